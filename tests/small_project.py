@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import yaml
@@ -129,6 +129,23 @@ pretrain:
 evaluate: [held_out, samples]
 run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
 """
+TINY_BERT_RECIPE = """
+title: A BERT as small as can be
+data: {dataset: sample}
+tokenizer: {train: wordpiece, vocabulary_size: 400}
+model: {architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 32}
+pretrain:
+  main:
+    objective: masked
+    masked: {packing: sentence_pairs}
+    sequence_length: 32
+    global_batch_size: 4
+    steps: 40
+    optimizer: {name: lamb, learning_rate: 1e-3}
+    schedule: {name: linear, warmup_steps: 5}
+evaluate: [masked_lm]
+run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
+"""
 
 
 def write_sample_dump(path: Path) -> None:
@@ -177,3 +194,14 @@ def make_project(folder: Path) -> Commands:
     (folder / "recipes" / "data" / "sample.yaml").write_text(dataset)
     (folder / "recipes" / "tiny.yaml").write_text(TINY_RECIPE)
     return Commands(folder)
+
+
+def add_machines(project: Commands, machines: Mapping[str, str], sequences: int) -> Commands:
+    """Add machines to a project, and change the batch of its recipe, which is then another run on the same examples."""
+    recipes = project.folder / "recipes"
+    (recipes / "machines").mkdir()
+    for name, text in machines.items():
+        (recipes / "machines" / f"{name}.yaml").write_text(text)
+    recipe = recipes / "tiny.yaml"
+    recipe.write_text(recipe.read_text().replace("global_batch_size: 4", f"global_batch_size: {sequences}"))
+    return project

@@ -14,7 +14,7 @@ import psutil
 from disturbed_calls import DisturbedCalls
 
 from relm.artifact import sha256_of
-from small_project import CHECKOUT, TINY_RECIPE, Commands
+from small_project import CHECKOUT, TINY_BERT_RECIPE, TINY_RECIPE, Commands
 from small_servers import QuietHandler, running
 
 DATASET = """
@@ -33,23 +33,7 @@ FILE = """  {name}:
 # Phase, model and evaluations of each recipe; both train for seconds, so that a disturbance may fall into the training.
 RECIPES = {
     "causal": TINY_RECIPE.replace("steps: 40", "steps: 1200").replace("interval: 10", "interval: 40"),
-    "masked": """
-title: A BERT as small as can be
-data: {dataset: sample}
-tokenizer: {train: wordpiece, vocabulary_size: 400}
-model: {architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 32}
-pretrain:
-  main:
-    objective: masked
-    masked: {packing: sentence_pairs}
-    sequence_length: 32
-    global_batch_size: 4
-    steps: 800
-    optimizer: {name: lamb, learning_rate: 1e-3}
-    schedule: {name: linear, warmup_steps: 5}
-evaluate: [masked_lm]
-run: {threads: 1, checkpoint_interval: 40, micro_batch_size: 2, log_interval: 5}
-""",
+    "masked": TINY_BERT_RECIPE.replace("steps: 40", "steps: 800").replace("interval: 10", "interval: 40"),
 }
 DISK = 96 << 20
 """Bytes of the disk on which a project lies, where this user may mount one."""

@@ -22,79 +22,57 @@ def locked_state(folder: Path, *owners: dict[str, object]) -> Path:
     return folder / "locks" / "0.output.lock"
 
 
-def owner(pid: int, started: str | None, machine: dict[str, str] | None = None) -> dict[str, object]:
-    return {"machine": machine or supervision._identify_machine(), "pid": pid, "started": started}
-
-
 def dead_process() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
-def test_the_lock_of_a_dead_owner_is_cleared(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(dead_process(), "1"))
-    supervision.clear_dead_locks(tmp_path)
-    assert not lock.exists()
-    assert lock.parent.is_dir(), "Snakemake made the folder before, and writes its own lock into it"
-    (mine,) = (tmp_path / "relm-owners").glob("*.json")
-    assert json.loads(mine.read_text())["pid"] == os.getpid()
+def owner(kind: str, machine: dict[str, str] | None = None) -> dict[str, object]:
+    """Return the record of a dead process, of this living one, or of an earlier one that had this one's number."""
+    pid = dead_process() if kind == "dead" else os.getpid()
+    started = supervision._read_start_time(pid) if kind == "living" else "1"
+    return {"machine": {**supervision._identify_machine(), **(machine or {})}, "pid": pid, "started": started}
 
 
-def test_a_process_number_used_again_is_no_sign_of_life(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(os.getpid(), "1"))
+# Whose lock it is -> kinds of owners with changes of their machine, and whether the lock is cleared.
+LOCKS: dict[str, tuple[list[tuple[str, dict[str, str]]], bool]] = {
+    "dead": ([("dead", {})], True),
+    "its process number is used again": ([("earlier", {})], True),
+    "before this machine started anew": ([("earlier", {"boot": "another-boot"})], True),
+    "living": ([("living", {})], False),
+    "living and dead": ([("living", {}), ("dead", {})], False),
+    "on another host": ([("dead", {"host": "elsewhere", "boot": "0"})], False),
+    "in another container": ([("dead", {"numbers": "pid:[1]"})], False),
+    "not known": ([], False),
+}
+
+
+@pytest.mark.parametrize(("owners", "is_cleared"), LOCKS.values(), ids=LOCKS)
+def test_a_lock_is_cleared_only_if_its_owner_is_proven_dead(
+    owners: list[tuple[str, dict[str, str]]], is_cleared: bool, tmp_path: Path
+) -> None:
+    """Snakemake makes the folder of locks before, and writes its own lock into it."""
+    lock = locked_state(tmp_path, *(owner(*each) for each in owners))
     supervision.clear_dead_locks(tmp_path)
-    assert not lock.exists()
+    assert lock.exists() != is_cleared
+    assert lock.parent.is_dir()
+    records = [json.loads(path.read_text())["pid"] for path in (tmp_path / "relm-owners").glob("*.json")]
+    assert not is_cleared or records == [os.getpid()]
 
 
 def test_files_are_locked_while_their_owner_is_not_proven_dead(tmp_path: Path) -> None:
-    alive = owner(os.getpid(), supervision._read_start_time(os.getpid()))
     for number, (owners, expected) in enumerate({(0,): True, (1,): False, (0, 1): True, (): True}.items()):
         state = tmp_path / str(number)
         state.mkdir()
-        locked_state(state, *[(alive, owner(dead_process(), "1"))[index] for index in owners])
+        locked_state(state, *[owner(("living", "dead")[index]) for index in owners])
         assert supervision.is_locked(Path("results"), state) is expected
         assert not supervision.is_locked(Path("work"), state)
 
 
-@pytest.mark.parametrize("companions", [0, 1])
-def test_the_lock_of_a_living_owner_stays(tmp_path: Path, companions: int) -> None:
-    alive = owner(os.getpid(), supervision._read_start_time(os.getpid()))
-    lock = locked_state(tmp_path, alive, *[owner(dead_process(), "1")] * companions)
-    supervision.clear_dead_locks(tmp_path)
-    assert lock.exists()
-
-
-def test_the_lock_of_an_owner_on_another_host_stays(tmp_path: Path) -> None:
-    lock = locked_state(
-        tmp_path, owner(dead_process(), "1", {**supervision._identify_machine(), "host": "elsewhere", "boot": "0"})
-    )
-    supervision.clear_dead_locks(tmp_path)
-    assert lock.exists()
-
-
-def test_an_owner_before_this_machine_started_anew_is_dead(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(os.getpid(), "1", {**supervision._identify_machine(), "boot": "another-boot"}))
-    supervision.clear_dead_locks(tmp_path)
-    assert not lock.exists()
-
-
-def test_the_lock_of_an_owner_in_another_container_stays(tmp_path: Path) -> None:
-    machine = {**supervision._identify_machine(), "numbers": "pid:[1]"}
-    lock = locked_state(tmp_path, owner(dead_process(), "1", machine))
-    supervision.clear_dead_locks(tmp_path)
-    assert lock.exists()
-
-
 def test_an_unreadable_record_keeps_the_lock(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(dead_process(), "1"))
+    lock = locked_state(tmp_path, owner("dead"))
     (tmp_path / "relm-owners" / "half.json").write_text('{"pid": ')
-    supervision.clear_dead_locks(tmp_path)
-    assert lock.exists()
-
-
-def test_a_lock_without_a_known_owner_stays(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path)
     supervision.clear_dead_locks(tmp_path)
     assert lock.exists()
 

@@ -28,16 +28,6 @@ on:
   same: {micro_batch_size: 2, threads: 1}
   other: {micro_batch_size: 4, threads: 2}
 """
-# Two replicas of two micro-batches, in calls of two updates. Stochastic rounding is left out, which no CPU does.
-SPLIT = """
-extends: undropped
-pretrain:
-  main: {optimizer: {gradient_clipping: null}, schedule: {updates_per_step: 2}}
-  second: {optimizer: {gradient_clipping: null}, schedule: {updates_per_step: 2}}
-on:
-  ipus:
-    pipeline: {layers_per_ipu: [1], replicas: 2, gradient_accumulation: 2, device_iterations: 2, stochastic_rounding: false}
-"""
 # The command is killed in the second phase, before the checkpoint of step 30 has its name.
 KILL = "checkpoint-written:3"
 
@@ -48,8 +38,6 @@ def add_machines(project: Commands) -> Commands:
     (recipes / "machines").mkdir()
     for name in ("cpu", "same", "other"):
         (recipes / "machines" / f"{name}.yaml").write_text(f"title: A CPU called {name}\ndevice: cpu\n")
-    (recipes / "machines" / "ipus.yaml").write_text("title: Two IPUs\ndevice: ipu_simulator\naccelerators: 2\n")
-    (recipes / "split.yaml").write_text(SPLIT)
     (recipes / "long.yaml").write_text(TWO_PHASES)
     (recipes / "undropped.yaml").write_text("extends: long\nmodel: {dropout: 0.0}\n")
     return project
@@ -159,27 +147,6 @@ def test_another_micro_batch_sees_the_same_examples(project: Commands) -> None:
     assert (here / "second" / "order.json").read_text() == (there / "second" / "order.json").read_text()
     made_on = [json.loads(line)["made_on"] for line in (there / "second" / "checkpoints.jsonl").read_text().splitlines()]
     assert [(made["micro_batch_size"], made["threads"]) for made in made_on] == [(2, 1), (2, 1), (4, 2), (4, 2)]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("first", "second"), [("split@ipus", "split"), ("split", "split@ipus")], ids=["from ipus", "to ipus"])
-def test_a_run_on_simulated_ipus_and_one_on_a_cpu_continue_each_other(first: str, second: str, project: Commands) -> None:
-    interrupt(project, first)
-    done = project.relm("continue", second, "--from", first)
-    assert done.returncode == 0, done.stderr
-    assert "phase main is finished, phase second resumes after step 20" in done.stdout
-    for name in (first, second):
-        train_on(project, name)
-    here, there = (
-        {line["step"]: line["loss"] for line in lines_of(run_of(project, name), "second")} for name in (first, second)
-    )
-    common = sorted(set(here) & set(there))
-    assert common[-1] == 40
-    assert [there[step] for step in common] == pytest.approx([here[step] for step in common], rel=1e-4)
-    begins = {line["step"]: line["machines"] for line in lines_of(run_of(project, second), "second") if "machines" in line}
-    assert [entry["machine"] for entry in list(begins.values())[-1]] == [
-        {"split": "cpu"}.get(n, "ipus") for n in (first, second)
-    ]
 
 
 @pytest.mark.parametrize(

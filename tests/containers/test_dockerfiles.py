@@ -132,21 +132,6 @@ def test_debians_packages_come_from_a_snapshot_unless_none_is_wanted(role: str, 
         assert sources.read_text().splitlines() == [line.format(*suite) for suite in suites]
 
 
-def test_what_apt_writes_with_the_time_in_it_is_removed() -> None:
-    (line,) = [line for line in read_instructions() if "apt-get" in line]
-    removed = line.partition("rm -rf ")[2].rstrip("; fi").split()
-    assert {"/var/lib/apt/lists/*", "/var/log/apt", "/var/log/dpkg.log", "/var/cache/ldconfig/aux-cache"} <= set(removed)
-
-
-def test_nothing_compiled_depends_on_the_time_of_its_source() -> None:
-    compiled = [line for line in read_instructions() if "compileall" in line]
-    assert len(compiled) == 2
-    assert all(
-        "PYTHONHASHSEED=0 /opt/relm/bin/python -m compileall -q --invalidation-mode unchecked-hash" in line for line in compiled
-    )
-    assert all("python -B" in line for line in read_instructions() if "import " in line and line.startswith("RUN"))
-
-
 def list_required(roots: set[str]) -> set[str]:
     """Return packages and all that they require."""
     found: set[str] = set()

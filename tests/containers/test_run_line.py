@@ -130,8 +130,3 @@ def test_a_partitions_file_that_is_not_there_is_refused_by_its_variable(named: s
         RelmError, match=r"IPUOF_CONFIG_PATH: expected the absolute path of a file, found '.*'; correct or unset"
     ):
         list_configuration(find_image("ipu", checkout), {"IPUOF_CONFIG_PATH": named})
-
-
-def test_folders_of_ones_own_are_only_read(checkout: Path) -> None:
-    line = run_line("docker", run_in("cpu", checkout, read=[Path("/texts")]), {})
-    assert line[line.index("/texts:/texts:ro") - 1] == "--volume"

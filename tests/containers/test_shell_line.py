@@ -95,15 +95,6 @@ def test_a_folder_of_ones_own_is_mounted_to_be_read_only(
     assert str(texts) not in line
 
 
-@pytest.mark.parametrize(("step", "network"), [("download", "host"), ("extract", "none")])
-def test_only_a_step_that_needs_the_network_has_it(project: Project, step: str, network: str) -> None:
-    found = docker_line(["relm", step, "--dataset", "recipes/data/enwik8.yaml"], project)
-    assert found.line is not None
-    words = shlex.split(found.line)
-    assert words[words.index("--network") + 1] == network
-    assert ("HF_TOKEN" in words) == (network == "host")
-
-
 def test_no_variable_stands_on_a_line_with_its_value(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"HF_TOKEN": "hf_secret", "WANDB_API_KEY": "secret", "HTTPS_PROXY": "http://me:secret@proxy"}
     for name, value in environment.items():

@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from relm.containers.lock import Built, record_built
 from relm.containers.shim import main, parse_exec, replace_shell
 from relm.errors import RelmError
+from relm.recipes.declaration import EXTENSIONS
 from small_project import FRAMES, Commands
 
 ID = f"sha256:{'c' * 64}"
@@ -74,11 +77,6 @@ def test_a_call_that_snakemake_does_not_make_is_refused(capsys: pytest.CaptureFi
     assert re.fullmatch(r"apptainer version \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-def test_the_program_itself_answers_snakemakes_first_question(checkout: Path) -> None:
-    done = subprocess.run([checkout / "containers/bin/apptainer", "--version"], capture_output=True, text=True)
-    assert done.stdout.startswith("apptainer version ")
-
-
 def test_a_dry_run_in_images_needs_no_engine(with_image: Commands) -> None:
     bin_folder = Path(__file__).resolve().parents[2] / "containers" / "bin"
     path = f"{bin_folder}{os.pathsep}{with_image.environment['PATH']}"
@@ -104,3 +102,27 @@ def test_a_recipe_for_a_device_without_an_image_says_which_command_builds_it(wit
         assert "make images ROLES=tpu" in done.stdout
         assert "Traceback (most recent call last)" not in done.stdout
         assert ("a run would stop here" in done.stdout) == bool(options)
+
+
+def test_an_extension_of_a_recipe_is_mounted_and_nothing_beside_it(with_image: Commands, tmp_path: Path) -> None:
+    """The engine is a program that prints its words, because no engine is needed to see them."""
+    folder, recipe = Path(__file__).resolve().parents[1] / "extension", with_image.folder / "recipes" / "tiny.yaml"
+    changed = recipe.read_text().replace(
+        "learning_rate: 1e-3, gradient_clipping: 1.0", "name: sign_descent, learning_rate: 1e-3"
+    )
+    recipe.write_text(changed)
+    engine = tmp_path / "bin" / "docker"
+    engine.parent.mkdir()
+    engine.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    engine.chmod(0o755)
+    path = f"{engine.parent}{os.pathsep}{with_image.environment['PATH']}"
+    extended = {EXTENSIONS: "sign_descent", "PYTHONPATH": str(folder), "RELM_ENGINE": "docker", "PATH": path}
+    words = call(with_image, "python -m relm pretrain tiny --phase main")
+    command = [sys.executable, "-m", "relm.containers.shim", "exec", *words]
+    environment = with_image.environment | extended
+    done = subprocess.run(command, cwd=with_image.folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.splitlines()
+    named = [(before, after) for before, after in pairwise(found) if str(folder) in after or after == EXTENSIONS]
+    file = folder / "sign_descent.py"
+    assert sorted(named) == [("--env", f"PYTHONPATH={folder}"), ("--env", EXTENSIONS), ("--volume", f"{file}:{file}:ro")]

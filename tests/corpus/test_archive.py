@@ -1,6 +1,5 @@
 """Files inside archives and compressed files, good and bad ones, all served by a real server."""
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,6 @@ def test_one_member_is_read_from_an_archive(server: LocalServer, destination: Pa
     download("thing.bin", from_server(server, "/pack", member="pack/thing"), destination)
     assert destination.read_bytes() == BODY
     assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
-
-
-def test_a_compressed_member_is_unpacked_twice(server: LocalServer, destination: Path) -> None:
-    server.answers["/pack"] = Served(tar_of({"pack/thing.gz": gzip.compress(BODY)}))
-    download("thing.bin", from_server(server, "/pack", member="pack/thing.gz", decompress="gzip"), destination)
-    assert destination.read_bytes() == BODY
 
 
 @pytest.mark.parametrize(

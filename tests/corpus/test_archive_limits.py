@@ -173,10 +173,6 @@ def test_a_zip_archive_that_cannot_be_read_is_a_fault(content: bytes, reason: st
     assert reason in fault_of(content, tmp_path)
 
 
-def test_a_map_of_holes_that_is_cut_is_a_fault(tmp_path: Path) -> None:
-    assert "damaged or truncated" in fault_of(sparse_blocks(0), tmp_path)
-
-
 def test_many_long_names_stay_out_of_the_message(tmp_path: Path) -> None:
     names = {f"{number}-" + "x" * 60_000: b"" for number in range(20)}
     assert len(fault_of(zip_of(names), tmp_path)) < 1000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relm.corpus.wikipedia import bzip2_blocks
-from relm.corpus.wikipedia.bzip2_blocks import Block, DamagedBlock, decompress_block, find_blocks
+from relm.corpus.wikipedia.bzip2_blocks import Block, decompress_block, find_blocks
 from relm.errors import RelmError
 
 CHANCE = random.Random(3)
@@ -66,25 +66,6 @@ def test_a_block_with_the_bits_of_a_magic_inside_is_read_whole(tmp_path: Path) -
         ]
     assert found[2] == b""
     assert b"".join(found) == CONTENTS["noise"]
-
-
-def test_every_damaged_block_is_found_and_no_other(tmp_path: Path) -> None:
-    packed = bytearray(bz2.compress(CONTENTS["noise"], 1))
-    blocks = list(find_blocks(written(tmp_path, packed)))
-    packed[blocks[1].byte + 5000] ^= 4
-    path = written(tmp_path, packed)
-    with open(path, "rb") as file:
-        assert decompress_block(file, blocks[0]) == CONTENTS["noise"][: len(decompress_block(file, blocks[0]))]
-        with pytest.raises(DamagedBlock, match=f"the block at byte {blocks[1].byte} cannot be decompressed"):
-            decompress_block(file, blocks[1])
-        assert CONTENTS["noise"].endswith(decompress_block(file, blocks[2]))
-
-
-def test_a_changed_crc_of_a_block_is_damage(tmp_path: Path) -> None:
-    packed = bytearray(bz2.compress(CONTENTS["words"]))
-    packed[4 + 6] ^= 1
-    with pytest.raises(DamagedBlock):
-        read(written(tmp_path, packed))
 
 
 @pytest.mark.parametrize("length", [-1, -5, -15, -3000, 20, 12, 4, 3])

@@ -71,36 +71,6 @@ def test_a_changed_file_is_replaced_although_its_size_is_right(server: LocalServ
     assert destination.read_bytes() == BODY
 
 
-def chunked(handler) -> None:
-    handler.protocol_version = "HTTP/1.1"
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
-    for piece in (BODY[:70_000], BODY[70_000:]):
-        handler.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
-    handler.wfile.write(b"0\r\n\r\n")
-    handler.close_connection = True
-
-
-PACKED = gzip.compress(b"text" * 1000)
-
-
-@pytest.mark.parametrize(
-    ("answer", "body"),
-    [
-        (Served(BODY, length=False), BODY),
-        (chunked, BODY),
-        (Served(PACKED, headers={"Content-Encoding": "gzip"}), PACKED),
-        (in_turn(status(500), status(503), Served(BODY)), BODY),
-    ],
-    ids=["no length", "chunks", "labelled as encoded", "after errors"],
-)
-def test_the_stored_bytes_arrive_however_they_are_sent(server: LocalServer, destination: Path, answer, body: bytes) -> None:
-    server.answers["/thing.bin"] = answer
-    download("thing.bin", from_server(server, body=body), destination)
-    assert destination.read_bytes() == body
-
-
 # --- wrong answers --------------------------------------------------------------------------------------------------------
 
 
@@ -280,32 +250,6 @@ def test_a_full_disk_is_reported_and_the_download_resumes(server: LocalServer, t
     assert outcome["room left"] == ["thing.bin", "thing.bin.json"]
     assert outcome["right"]
     assert "range" in server.requests[-1].headers
-
-
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from relm.corpus.download.fetch import download
-from relm.errors import RelmError
-from relm.recipes.files.remote_files import RemoteFile
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-try:
-    download("thing.bin", RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
-except RelmError as error:
-    print(error)
-"""
-
-
-def test_a_file_size_limit_is_reported_and_the_download_resumes(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = Served(BODY)
-    remote = from_server(server)
-    arguments = [sys.executable, "-c", LIMITED, remote.model_dump_json(), str(destination)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert "cannot be written: File too large. Make room" in done.stdout
-    assert not destination.exists()
-    download("thing.bin", remote, destination)
-    assert server.requests[-1].headers["range"] == "bytes=100000-"
-    assert destination.read_bytes() == BODY
 
 
 def test_a_folder_that_cannot_be_made_is_reported(server: LocalServer, tmp_path: Path) -> None:

@@ -94,10 +94,7 @@ def test_a_card_on_the_hub_names_files_of_its_own_commit_alone(
     ("files", "message"),
     [
         ({"letters.py": b"raise SystemExit('it ran')"}, "Dataset scripts are no longer supported, but found letters.py"),
-        (
-            {"a.xml": b"<a/>"},
-            "need the reader datasets.packaged_modules.xml.xml, expected one of arrow, csv, json, parquet, text",
-        ),
+        ({"a.xml": b"<a/>"}, "need the reader datasets.packaged_modules.xml.xml, expected one of arrow, csv, json, parquet"),
         ({"a.pkl": b"cos\nsystem\n(S'false'\ntR."}, "No (supported) data files found"),
         ({"train.jsonl": b'{"body": "x"}\n'}, "split train: lacks the key 'text'; it has 'body'. Correct `text_key`"),
         ({"train.jsonl": b'{"text": 3}\n'}, "row 1: text: expected a text, found 3"),

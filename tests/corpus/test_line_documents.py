@@ -84,11 +84,6 @@ def test_what_is_a_heading(line: str, title: str | None, tmp_path: Path) -> None
     assert [document[1] for document in found] == [t for t in ("First", title, "Last") if t]
 
 
-def test_text_without_a_heading_is_no_wikitext(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"dump\.xml: expected headings of the first level, such as ' = Robert"):
-        extracted(written(tmp_path, "Some text.\n"), tmp_path / "out", format="wikitext")
-
-
 PUBLISHED = {  # table 1 of https://arxiv.org/abs/1609.07843
     "wikitext-2-raw/wiki.train.raw": 600,
     "wikitext-2-raw/wiki.valid.raw": 60,

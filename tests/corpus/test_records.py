@@ -11,8 +11,7 @@ import pytest
 from small_sources import content, extracted, read
 
 from relm.corpus import parquet_rows
-from relm.corpus.documents import Encoded, Skipped, choose_split, hash_title
-from relm.corpus.extract import SourceFile, _process_batch, _read_batches
+from relm.corpus.documents import choose_split, hash_title
 from relm.errors import RelmError
 from small_dumps import dataset, written
 
@@ -204,15 +203,6 @@ def test_of_many_damaged_records_the_first_are_named(tmp_path: Path, capsys: pyt
     assert said.count("; skipped\n") == 20
     assert "line 60: a NUL" in said
     assert "warning: r.jsonl has more damaged records, which are skipped and counted" in said
-
-
-def test_a_worker_hands_its_fault_back_with_what_comes_before_it(tmp_path: Path) -> None:
-    source = written(tmp_path, '{"text": "a"}\n{"text": ""}\n{"text": \n{"text": "b"}\n', "r.jsonl")
-    chosen = dataset("r.jsonl", **JSON)
-    (batch,) = _read_batches(chosen, [SourceFile("r.jsonl", source)])
-    _, outcomes, fault = _process_batch(chosen, batch)
-    assert [type(outcome) for outcome in outcomes] == [Encoded, Skipped]
-    assert "line 3" in str(fault)
 
 
 @pytest.mark.parametrize(

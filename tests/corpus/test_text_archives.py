@@ -154,10 +154,7 @@ FAULTS = {
     "no archive": (lzma.compress(b"just text" * 100), r"in.xz: not a tar archive"),
     "not compressed": (b"garbage" * 100, r"in.xz: not a tar archive"),
     "path upwards": (lzma.compress(headed("../../etc/x.txt")), r"in.xz: member '../../etc/x.txt' has a path that leads out of"),
-    "absolute path": (
-        lzma.compress(headed("/etc/x.txt")),
-        r"in.xz: member '/etc/x.txt' has a path that leads out of the archive",
-    ),
+    "absolute path": (lzma.compress(headed("/etc/x.txt")), r"in.xz: member '/etc/x.txt' has a path that leads out of the"),
     "link": (
         lzma.compress(headed("x.txt", type=tarfile.SYMTYPE, linkname="/etc/passwd")),
         r"in.xz: x.txt in the archive: expected a regular file, found a link",

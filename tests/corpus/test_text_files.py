@@ -33,26 +33,6 @@ def read_files(folder: Path, **settings: Any) -> Any:
     return extracted(folder, folder.parent / f"{folder.name}-out", format="text_files", **settings)
 
 
-def test_the_pattern_chooses_files(tmp_path: Path) -> None:
-    for name in ("a.md", "b.md", "c.txt", "d/e.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        written(tmp_path, name, name)
-    assert {document.id for document in read_files(tmp_path, pattern="*.md").documents} == {"a.md", "b.md"}
-
-
-def test_empty_files_are_skipped(tmp_path: Path) -> None:
-    for name, content in {"a.txt": "", "b.txt": " \n", "c.txt": "c", "d.txt": "\ufeff", "e.txt": "e"}.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
-    assert read_files(tmp_path).skipped == {"empty": 3}
-    assert read(tmp_path / "a.txt", format="text_files") == ["empty"]
-
-
-def test_invalid_utf8_is_an_error_that_names_file_and_byte(tmp_path: Path) -> None:
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(RelmError, match=r"latin\.txt: byte 3: not valid UTF-8 \(found b'\\xe9'\)"):
-        read_files(tmp_path)
-
-
 def test_a_nul_is_an_error_that_names_file_and_byte(tmp_path: Path) -> None:
     (tmp_path / "wide.txt").write_bytes("wide".encode("utf-16-le"))
     with pytest.raises(RelmError, match=r"wide\.txt: byte 1: a NUL: not a text file, or one in UTF-16"):
@@ -71,11 +51,6 @@ def test_a_file_too_long_for_one_document_is_refused_unread(tmp_path: Path, monk
 def test_a_file_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xe9.txt")).write_text("x")
     with pytest.raises(RelmError, match="name is not valid UTF-8; rename it"):
-        read_files(tmp_path)
-
-
-def test_a_folder_without_matching_files_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match="no file matches"):
         read_files(tmp_path)
 
 

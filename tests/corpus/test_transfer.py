@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, status
+from local_server import BODY, HALF, Answer, LocalServer, Served, fault, from_server, in_turn, left_beside, status
 
-from relm.corpus.download import http_requests, transfer
+from relm.corpus.download import transfer
 from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from small_servers import QuietHandler
@@ -23,49 +23,51 @@ pytestmark = pytest.mark.usefixtures("plain_surroundings")
 # --- cuts, stalls, kills --------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_connection_resumes(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = in_turn(Served(BODY, etag='"1"', cut_after=HALF), Served(BODY, etag='"1"'))
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
-    first, second = server.requests
-    assert "range" not in first.headers
-    assert second.headers["range"] == f"bytes={HALF}-"
-    assert second.headers["if-range"] == '"1"'
-    assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
+def chunked(handler: QuietHandler) -> None:
+    """Send the file in two chunks."""
+    handler.protocol_version = "HTTP/1.1"
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    for piece in (BODY[:70_000], BODY[70_000:]):
+        handler.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+    handler.wfile.write(b"0\r\n\r\n")
+    handler.close_connection = True
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        (Served(BODY, length=False, cut_after=HALF), Served(BODY)),
-        (Served(BODY, cut_after=HALF), Served(BODY, ranges=False)),
-        (Served(bytes(len(BODY)), etag='"old"', cut_after=HALF), Served(BODY, etag='"new"')),
-    ],
-    ids=["no length", "no ranges", "another version"],
-)
-def test_a_cut_is_followed_by_one_request_of_the_rest(server: LocalServer, destination: Path, answers) -> None:
+OTHER_PLACE = status(206, {"Content-Range": f"bytes 7-{len(BODY) - 1}/{len(BODY)}"}, BODY[7:])
+PACKED, REST = gzip.compress(b"text" * 1000), f"bytes={HALF}-"
+# What a server answers in turn -> the ranges that are requested.
+ARRIVALS: dict[str, tuple[tuple[Answer, ...], list[str | None]]] = {
+    "cut": ((Served(BODY, etag='"1"', cut_after=HALF), Served(BODY, etag='"1"')), [None, REST]),
+    "no length": ((Served(BODY, length=False, cut_after=HALF), Served(BODY)), [None, REST]),
+    "no ranges": ((Served(BODY, cut_after=HALF), Served(BODY, ranges=False)), [None, REST]),
+    "another version": ((Served(bytes(len(BODY)), etag='"old"', cut_after=HALF), Served(BODY, etag='"new"')), [None, REST]),
+    "two versions, no ETag": ((Served(bytes(len(BODY)), cut_after=HALF), Served(BODY), Served(BODY)), [None, REST, None]),
+    "another place": ((Served(BODY, cut_after=HALF), OTHER_PLACE, Served(BODY)), [None, REST, None]),
+    "chunks": ((chunked,), [None]),
+    "after errors": ((status(500), status(503), Served(BODY)), [None, None, None]),
+}
+
+
+@pytest.mark.parametrize(("answers", "ranges"), ARRIVALS.values(), ids=ARRIVALS)
+def test_the_file_arrives_whole_by_few_requests(
+    server: LocalServer, destination: Path, answers: tuple[Answer, ...], ranges: list[str | None]
+) -> None:
+    """Resume at the cut, and start again when the rest does not fit."""
     server.answers["/thing.bin"] = in_turn(*answers)
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-"]
+    assert [request.headers.get("range") for request in server.requests] == ranges
+    assert server.requests[-1].headers.get("if-range") == getattr(answers[0], "etag", None)
+    assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
 
 
-def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 0.3)
-    release = threading.Event()
-    server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF, stall=release), Served(BODY))
-    download("thing.bin", from_server(server), destination)
-    release.set()
-    assert destination.read_bytes() == BODY
-    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
-
-
-def test_a_slow_trickle_is_waited_for(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 1.5)
-    server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 20, 0.1))  # 2 s in all, never 1.5 s without a byte
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
-    assert len(server.requests) == 1
+def test_the_stored_bytes_arrive_where_they_are_labelled_as_encoded(server: LocalServer, destination: Path) -> None:
+    """Store a gzip file unchanged when its server calls that the encoding of the transfer."""
+    server.answers["/thing.bin"] = Served(PACKED, headers={"Content-Encoding": "gzip"})
+    download("thing.bin", from_server(server, body=PACKED), destination)
+    assert destination.read_bytes() == PACKED
 
 
 def test_many_cuts_are_survived_while_each_brings_something(
@@ -100,25 +102,6 @@ def test_a_part_of_another_source_is_not_resumed(server: LocalServer, destinatio
     download("thing.bin", from_server(server, "/new"), destination)
     assert "range" not in server.requests[-1].headers
     assert destination.read_bytes() == BODY
-
-
-@pytest.mark.parametrize(
-    "answers",
-    [
-        (Served(bytes(len(BODY)), cut_after=HALF), Served(BODY), Served(BODY)),  # two versions, which no ETag gives away
-        (
-            Served(BODY, cut_after=HALF),
-            status(206, {"Content-Range": f"bytes 7-{len(BODY) - 1}/{len(BODY)}"}, BODY[7:]),
-            Served(BODY),
-        ),
-    ],
-    ids=["pieces of two versions", "another place"],
-)
-def test_a_wrong_rest_is_followed_by_a_request_from_the_beginning(server: LocalServer, destination: Path, answers) -> None:
-    server.answers["/thing.bin"] = in_turn(*answers)
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
-    assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-", None]
 
 
 @pytest.mark.parametrize(("already", "requests"), [(BODY, 1), (BODY + b"more", 2)], ids=["complete", "too long"])

@@ -9,7 +9,7 @@ from relm.corpus.documents import Skipped
 from relm.corpus.wikipedia.dump import Page
 from relm.corpus.wikipedia.names import names_of
 from relm.errors import RelmError
-from small_dumps import SAMPLE, Dump, articles, dump, page, written
+from small_dumps import Dump, articles, dump, page, written
 
 
 def read(tmp_path: Path, content: str | bytes, ends_mid_page: bool = False) -> list[Page | Skipped]:
@@ -127,15 +127,6 @@ def test_compression_is_recognised_by_content_not_by_name(tmp_path: Path, compre
     assert read(tmp_path, compress(plain)) == read(tmp_path, plain)
 
 
-def test_the_real_sample_has_its_known_pages() -> None:
-    entries = list(Dump(SAMPLE))
-    titles = [entry.title for entry in entries if isinstance(entry, Page)]
-    assert len(titles) == 26
-    assert titles[:3] == ["Actrius", "Animalia (book)", "International Atomic Time"]
-    assert entries.count(Skipped("redirects")) == 5
-    assert entries.count(Skipped("other_namespaces")) == 1
-
-
 # --- damage ----------------------------------------------------------------------------------------------------------------
 
 
@@ -226,8 +217,3 @@ def test_another_kind_of_file_is_refused(tmp_path: Path, content: str, found: st
 def test_a_page_without_a_title_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match="line 3: damaged: a <page> without <title> or <id> ends here"):
         read(tmp_path, dump("<page><id>1</id></page>"))
-
-
-def test_an_absent_file_is_an_error_without_a_traceback(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"none\.xml: cannot be read: No such file"):
-        list(Dump(tmp_path / "none.xml"))

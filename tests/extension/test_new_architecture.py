@@ -3,18 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from extended_process import run_extended
 
 from relm.artifact import read_json
-from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.recipes.datasets import load_dataset
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
-from relm.recipes.section import validate
 from relm.recipes.smoke import smoke_twin
-from relm.reporting.json_schema import schema_of
 from relm.training.architecture import configuration, unset_model
 from relm.training.arithmetic import parameter_count
 from tiny_runs import RECIPE, TinyRun, write_examples
@@ -58,17 +54,6 @@ def twin() -> tuple[int, list[str]]:
     return small.model_dump()["model"]["window"], [path for path in changed if not may_change(path)]
 
 
-def error_of(content: dict[str, Any]) -> str:
-    """Return the error of a recipe with faults."""
-    with pytest.raises(RelmError) as error:
-        validate(Recipe, content, Path("toy.yaml"))
-    return str(error.value)
-
-
-def schema() -> dict[str, Any]:
-    return schema_of(Recipe)
-
-
 def test_a_model_of_an_architecture_from_outside_is_trained(tmp_path: Path) -> None:
     lines, config = run_extended("averager", train, tmp_path)
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -81,19 +66,3 @@ def test_its_parameters_are_counted_without_the_model() -> None:
 
 def test_its_smoke_twin_has_the_declared_sizes() -> None:
     assert run_extended("averager", twin) == (2, [])
-
-
-def test_its_section_is_in_the_schema_and_its_name_among_the_known() -> None:
-    found = run_extended("averager", schema)
-    assert found["properties"]["model"]["oneOf"][-1] == {"$ref": "#/$defs/AveragerSizes"}
-    assert found["$defs"]["AveragerSizes"]["properties"]["window"]["default"] == 4
-    message = run_extended("averager", error_of, recipe_with({**MODEL, "architecture": "mean"}))
-    assert "model: expected architecture: gpt2, llama, modded_gpt, bert, roberta, t5, mt5 or averager" in message
-    assert "expected architecture: gpt2, llama, modded_gpt, bert, roberta, t5 or mt5" in error_of(recipe_with(MODEL)), (
-        "not known to this process"
-    )
-
-
-def test_a_misspelt_key_of_its_section_is_named_with_the_nearest() -> None:
-    message = run_extended("averager", error_of, recipe_with({**MODEL, "windw": 3}))
-    assert "model.windw: unknown key; did you mean window?" in message

@@ -8,14 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from extended_process import run_extended
 
 from relm.cli import main
 from relm.containers.placement import training_role
 from relm.devices.contract import open_device
 from relm.devices.peaks import find_peak_flops
-from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.provenance import surroundings
 from relm.recipes.datasets import Dataset
@@ -23,9 +21,7 @@ from relm.recipes.devices import DEVICES, find_evaluation_device
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run import Run
-from relm.recipes.section import validate
 from relm.recipes.smoke import smoke_twin
-from relm.reporting.json_schema import schema_of
 from small_project import make_project
 from tiny_runs import RECIPE, TinyRun, write_examples
 
@@ -39,20 +35,6 @@ def train(folder: Path, device: str) -> TinyRun:
     run = TinyRun(folder / "run", examples, {"pretrain": {"main": PHASE}, "run": {"device": device}})
     run.train()
     return run
-
-
-def errors_of(*runs: dict[str, Any]) -> list[str]:
-    """Return the errors of recipes with faults in their section `run`."""
-    found = []
-    for run in runs:
-        with pytest.raises(RelmError) as error:
-            validate(Recipe, {**RECIPE, "run": run}, Path("toy.yaml"))
-        found.append(str(error.value))
-    return found
-
-
-def names_in_schema() -> list[str]:
-    return schema_of(Recipe)["$defs"]["Run"]["properties"]["device"]["enum"]  # type: ignore[index]
 
 
 def recorded_device(device: str) -> str:
@@ -96,20 +78,6 @@ def test_a_run_is_trained_on_a_device_from_outside_to_the_same_numbers(tmp_path:
 def test_the_record_of_a_step_names_its_hardware() -> None:
     recorded = [run_extended("staged_device", recorded_device, device) for device in ("staged", "cpu", "")]
     assert recorded == ["Stage 1", "cpu", "cpu"]
-
-
-def test_its_name_is_in_the_schema_and_among_the_known() -> None:
-    assert run_extended("staged_device", names_in_schema) == ["cpu", "cuda", "tpu", "ipu", "ipu_simulator", "staged"]
-    assert names_in_schema() == ["cpu", "cuda", "tpu", "ipu", "ipu_simulator"], "this process does not know the extension"
-    faults = [
-        {"device": "stage"},
-        {"device": "cpu", "topology": "stage-2"},
-        {"device": "staged", "topology": "stage-3"},
-    ]
-    unknown, other, slice = run_extended("staged_device", errors_of, *faults)
-    assert "'ipu', 'ipu_simulator' or 'staged'" in unknown
-    assert "topology: with device: cpu expected none; found stage-2" in other
-    assert "with device: staged expected one of stage-2; found stage-3" in slice
 
 
 def test_commands_know_it() -> None:

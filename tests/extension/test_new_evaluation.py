@@ -4,20 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from extended_process import extended_environment, run_extended
+from extended_process import extended_environment
 from safetensors.numpy import save_file
 
-from relm.recipes.recipe import Recipe
-from relm.reporting.json_schema import schema_of
 from small_project import Commands
-
-
-def schema() -> dict[str, Any]:
-    return schema_of(Recipe)
 
 
 def test_the_graph_runs_an_evaluation_from_outside(finished_copy: Commands) -> None:
@@ -33,12 +26,6 @@ def test_the_graph_runs_an_evaluation_from_outside(finished_copy: Commands) -> N
     for old, new, hint in (("factor: 3", "factr: 3", "factor"), ("[largest_weight]", "[largest_weigt]", "largest_weight")):
         recipe.write_text(right.replace(old, new))
         assert f"did you mean {hint}?" in finished_copy.snakemake("results/tiny", "--dry-run", **extension).stdout
-
-
-def test_its_options_are_in_the_schema() -> None:
-    found = run_extended("largest_weight", schema)
-    assert found["properties"]["largest_weight"]["description"] == "Options of the evaluation largest_weight."
-    assert found["$defs"]["LargestWeight"]["properties"]["factor"]["exclusiveMinimum"] == 0
 
 
 @pytest.fixture

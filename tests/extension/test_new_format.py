@@ -3,21 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from extended_process import run_extended
 
 from relm.corpus import extract as extraction
 from relm.corpus.documents import read_documents
-from relm.errors import RelmError
-from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.datasets import load_dataset
 from relm.recipes.identity import documents_identity
-from relm.reporting.json_schema import schema_of
 
 DATASET = """
 title: Some poems
 licence: CC0-1.0
 language: en
-format: {format}
+format: stanzas
 folder: {folder}
 pattern: "*.txt"
 held_out_one_in: 4
@@ -25,14 +22,14 @@ stanzas: {{separator: "***"}}
 """
 
 
-def poems(folder: Path, format: str = "stanzas") -> Path:
+def poems(folder: Path) -> Path:
     """Write a dataset of 40 stanzas in two files; return its path."""
     folder.mkdir()
     for name in ("a", "b"):
         stanzas = [f"Stanza {number} of {name}\nhas two lines\n" for number in range(20)]
         (folder / f"{name}.txt").write_text("***\n".join(stanzas))
     dataset = folder / "poems.yaml"
-    dataset.write_text(DATASET.format(format=format, folder=folder))
+    dataset.write_text(DATASET.format(folder=folder))
     return dataset
 
 
@@ -44,20 +41,9 @@ def extracted(dataset: Path, workers: int) -> list[bytes]:
     return [path.read_bytes() for path in outputs.values()]
 
 
-def error_of(dataset: Path) -> str:
-    """Return the error of a dataset with faults."""
-    with pytest.raises(RelmError) as error:
-        load_dataset(dataset)
-    return str(error.value)
-
-
 def documents_document(dataset: Path) -> dict[str, Any]:
     """Return the identity document of the dataset's documents."""
     return documents_identity(load_dataset(dataset), None, dataset.parent / "cache")
-
-
-def schema() -> dict[str, Any]:
-    return schema_of(Dataset)
 
 
 def test_a_format_from_outside_is_extracted_alike_by_any_number_of_workers(tmp_path: Path) -> None:
@@ -69,22 +55,6 @@ def test_a_format_from_outside_is_extracted_alike_by_any_number_of_workers(tmp_p
     assert {document.text for document in found if document.id == "a.txt:3"} == {"Stanza 3 of a\nhas two lines\n"}
 
 
-def test_its_options_are_in_the_schema_and_its_name_among_the_known(tmp_path: Path) -> None:
-    found = run_extended("stanzas", schema)
-    assert found["properties"]["format"]["enum"][-1] == "stanzas"
-    assert found["$defs"]["Stanzas"]["properties"]["separator"]["default"] == "%%"
-    dataset = poems(tmp_path / "poems", format="stanza")
-    assert "'nanogpt_tokens' or 'stanzas'; found 'stanza'" in run_extended("stanzas", error_of, dataset)
-    message = error_of(dataset)
-    assert "'llm_c_tokens' or 'nanogpt_tokens'; found 'stanza'" in message
-    assert "stanzas: unknown key" in message
-
-
 def test_its_options_decide_the_documents(tmp_path: Path) -> None:
     dataset = poems(tmp_path / "poems")
     assert run_extended("stanzas", documents_document, dataset)["stanzas"] == {"separator": "***"}
-
-
-def test_its_options_are_refused_with_another_format(tmp_path: Path) -> None:
-    message = run_extended("stanzas", error_of, poems(tmp_path / "poems", format="text_files"))
-    assert "stanzas: read with format: stanzas only" in message

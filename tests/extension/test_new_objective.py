@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from extended_process import extended_environment, run_extended
 
-from relm.errors import RelmError
 from relm.examples.builders import open_examples
 from relm.examples.generated import GeneratedExamples
 from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import validate
-from relm.reporting.json_schema import schema_of
 from tiny_runs import RECIPE, TinyRun, write_examples
 
 CHANGES = {
@@ -47,17 +44,6 @@ def read_as_published(folder: Path) -> tuple[list[int], list[int]]:
     return read[0], read[1]
 
 
-def error_of(content: dict[str, Any]) -> str:
-    """Return the error of a recipe with faults."""
-    with pytest.raises(RelmError) as error:
-        validate(Recipe, content, Path("toy.yaml"))
-    return str(error.value)
-
-
-def schema() -> dict[str, Any]:
-    return schema_of(Recipe)["$defs"]  # type: ignore[return-value]
-
-
 def recipe_with(**phase: Any) -> dict[str, Any]:
     return {**RECIPE, "pretrain": {"main": {**RECIPE["pretrain"]["main"], **phase}}}
 
@@ -65,7 +51,6 @@ def recipe_with(**phase: Any) -> dict[str, Any]:
 def test_examples_are_read_as_a_script_from_outside_reads_them(tmp_path: Path) -> None:
     windows, read = run_extended("backwards_script", read_as_published, tmp_path)
     assert read[1:] == windows[:0:-1]
-    assert "'run_mlm' or 't5x_diacritics'" in error_of(recipe_with(as_published={"builder": "backwards_script"}))
 
 
 def test_a_run_is_trained_with_an_objective_from_outside(tmp_path: Path) -> None:
@@ -75,24 +60,6 @@ def test_a_run_is_trained_with_an_objective_from_outside(tmp_path: Path) -> None
     assert real["labels"][0, :3].tolist() == [-100] * 3
     np.testing.assert_array_equal(real["labels"][0, 3:-1], real["input_ids"][0, 4:])
     assert {name: array.shape for name, array in generated.items()} == {name: array.shape for name, array in real.items()}
-
-
-def test_its_options_are_in_the_schema_and_its_name_among_the_known() -> None:
-    found = run_extended("backwards", schema)
-    assert found["Phase"]["properties"]["objective"]["enum"][-1] == "backwards"
-    assert found["Phase"]["properties"]["backwards"]["description"] == "Keys of backwards."
-    assert found["Backwards"]["properties"]["unscored"]["default"] == 0
-    message = run_extended("backwards", error_of, recipe_with(objective="backward"))
-    assert "objective: expected 'causal', 'masked', 'seq2seq', " in message
-    assert "'three_classes', 'score' or 'backwards'; found 'backward'" in message
-    message = run_extended("backwards", error_of, recipe_with(objective="masked"))
-    assert "architecture gpt2 trains with causal or backwards, found masked" in message
-    assert "'three_classes' or 'score'" in error_of(recipe_with(objective="backwards")), "not known to this process"
-
-
-def test_its_options_are_refused_with_another_objective() -> None:
-    message = run_extended("backwards", error_of, recipe_with(backwards={"unscored": 1}))
-    assert "backwards: read with objective: backwards only" in message
 
 
 def test_sections_that_are_defined_after_it_is_registered_have_its_options() -> None:

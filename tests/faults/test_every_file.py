@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from finished_stages import ANOTHER, DETECTED, FAULTS, FLIPS, SAME, WRONG, Bench, list_stages, make_another_run
 
-from small_project import TINY_RECIPE, Commands, make_project
+from small_project import TINY_BERT_RECIPE, TINY_RECIPE, Commands, make_project
 
 SEED = 21
 HEADER = "| stage | files | tried | detected | same bytes | silently wrong |"
@@ -39,23 +39,7 @@ UNREAD = {
 
 
 OTHER_RECIPES = {
-    "masked run (a BERT)": """
-title: A BERT as small as can be
-data: {dataset: sample}
-tokenizer: {train: wordpiece, vocabulary_size: 400}
-model: {architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 32}
-pretrain:
-  main:
-    objective: masked
-    masked: {packing: sentence_pairs}
-    sequence_length: 32
-    global_batch_size: 4
-    steps: 40
-    optimizer: {name: lamb, learning_rate: 1e-3}
-    schedule: {name: linear, warmup_steps: 5}
-evaluate: [masked_lm]
-run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
-""",
+    "masked run (a BERT)": TINY_BERT_RECIPE,
     "seq2seq run (an mT5)": """
 title: Diacritics put back
 data: {dataset: sample}

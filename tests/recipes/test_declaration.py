@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.declaration import EXTENSIONS, NameIn, Registry, load, load_extensions, register_with_options
+from relm.recipes.declaration import EXTENSIONS, NameIn, Registry, load_extensions, register_with_options
 from relm.recipes.section import Section, validate
 
 
@@ -112,10 +112,6 @@ def test_a_choice_with_a_fault_registers_nothing(choice: Colour, message: str) -
     assert str(error.value) == message
     assert PAINTS.names == names
     assert [list(kind.model_fields) for kind in (Inner, Longer)] == keys
-
-
-def test_a_reference_is_a_module_and_a_name() -> None:
-    assert load("relm.recipes.section:Section") is Section
 
 
 def test_an_extension_that_is_not_there_is_an_error_that_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,11 +103,6 @@ def test_an_evaluation_given_twice_is_refused(project: Commands, monkeypatch: py
         plan_with(project, monkeypatch, "extends: tiny\nevaluate: [held_out, samples, held_out]\n")
 
 
-def test_what_is_evaluated_is_no_part_of_what_a_run_means(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan_with(project, monkeypatch, "extends: tiny\nevaluate: [held_out]\nmasked_lm: {seed: 3}\n")
-    assert Project().plan("new").fingerprint == Project().plan("tiny").fingerprint
-
-
 def test_only_what_starts_from_weights_has_figures_before(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)
     plan = Project().plan("tiny")

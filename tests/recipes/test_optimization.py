@@ -14,12 +14,6 @@ def refusal(**settings: Any) -> str:
     return str(caught.value)
 
 
-def test_an_unknown_optimizer_is_refused_with_the_known_ones() -> None:
-    message = refusal(name="adamax")
-    assert "'adamw', 'adam', 'lamb', 'adafactor', 'muon' or 'sgd'" in message
-    assert "adamax" in message
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -70,11 +70,7 @@ def main_phase(**keys: Any) -> dict[str, Any]:
     ("pipeline", "keys", "words"),
     [
         ({"layers_per_ipu": [0, 4, 4, 5]}, {}, "layers_per_ipu: 13 layers, but model.layers is 12"),
-        (
-            {"layers_per_ipu": [4, 4, 4], "available_memory_proportion": None},
-            {},
-            "layers_per_ipu: the number of IPUs must be a power of two, found 3",
-        ),
+        ({"layers_per_ipu": [4, 4, 4], "available_memory_proportion": None}, {}, "layers_per_ipu: the number of IPUs must be"),
         (
             {"layers_per_ipu": [4, "4", 4, 0]},
             {},
@@ -93,58 +89,22 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         ({"head": 4}, {}, "head: expected an IPU from 0 to 3, as layers_per_ipu has 4; found 4"),
         ({"position_embedding": 7}, {}, "position_embedding: expected an IPU from 0 to 3"),
         ({"head": 3}, {}, "head: on IPU 3, but its weights are the token embedding's, on IPU 0"),
-        (
-            {"gradient_accumulation": 8},
-            main_phase(global_batch_size=32),
-            "5 forward stages need at least 2 * 5 - 1 = 9 micro-batches in an update, found 8",
-        ),
-        (
-            {"gradient_accumulation": 511},
-            {},
-            "micro_batch_size 1 x gradient_accumulation 511 x replicas 4 = 2,044 sequences, but pretrain.main.global",
-        ),
+        ({"gradient_accumulation": 8}, main_phase(global_batch_size=32), "5 forward stages need at least 2 * 5 - 1 = 9"),
+        ({"gradient_accumulation": 511}, {}, "micro_batch_size 1 x gradient_accumulation 511 x replicas 4 = 2,044 sequences"),
         ({"instances": 3}, {}, "instances (3) must divide replicas (4)"),
-        (
-            {"replicas": 8, "gradient_accumulation": 256},
-            {},
-            "on.pod16.pipeline.replicas: 8 replicas of 4 IPUs are 32, but pod16 has 16",
-        ),
-        (
-            {"replicas": 1, "gradient_accumulation": 2048},
-            {},
-            "replicated_tensor_sharding: shares the optimizer's state among replicas, found 1",
-        ),
-        (
-            {"device_iterations": 16},
-            main_phase(schedule={"updates_per_step": 16}),
-            "device_iterations: 16 updates of one call must divide pretrain.main.steps (1128)",
-        ),
+        ({"replicas": 8, "gradient_accumulation": 256}, {}, "on.pod16.pipeline.replicas: 8 replicas of 4 IPUs are 32, but"),
+        ({"replicas": 1, "gradient_accumulation": 2048}, {}, "replicated_tensor_sharding: shares the"),
+        ({"device_iterations": 16}, main_phase(schedule={"updates_per_step": 16}), "device_iterations: 16 updates of one call"),
         (
             {"device_iterations": 10**30},
             {},
             f"device_iterations: {10**30} updates of one call must divide pretrain.main.steps (1128)",
         ),
-        (
-            {},
-            {"run": {"checkpoint_interval": 100}},
-            "on.pod16.pipeline.device_iterations: 8 updates of one call must divide checkpoint_interval (100)",
-        ),
-        (
-            {},
-            main_phase(schedule={"updates_per_step": 12}),
-            "pretrain.main.schedule.updates_per_step must be a multiple of 8, found 12",
-        ),
-        (
-            {"available_memory_proportion": [0.1, 0.2]},
-            {},
-            "available_memory_proportion: expected a value for each of the 4 IPUs, found 2",
-        ),
+        ({}, {"run": {"checkpoint_interval": 100}}, "on.pod16.pipeline.device_iterations: 8 updates of one call must divide"),
+        ({}, main_phase(schedule={"updates_per_step": 12}), "pretrain.main.schedule.updates_per_step must be a multiple of 8"),
+        ({"available_memory_proportion": [0.1, 0.2]}, {}, "available_memory_proportion: expected a value for each of the 4"),
         ({"loss_chunk": 100}, {}, "loss_chunk: 100 tokens must divide pretrain.main.sequence_length (1024)"),
-        (
-            {"vocabulary_serialisation": 5},
-            {},
-            "vocabulary_serialisation: 5 slices must divide model.vocabulary_size, found 50,272",
-        ),
+        ({"vocabulary_serialisation": 5}, {}, "vocabulary_serialisation: 5 slices must divide model.vocabulary_size, found"),
         ({}, {"model": {"vocabulary_size": None}}, "4 slices must divide model.vocabulary_size, found null, the tokenizer's"),
         ({"phases": {"second": {"micro_batch_size": 2}}}, {}, "phases.second: there is no such phase; the recipe has main"),
         (
@@ -174,11 +134,7 @@ def main_phase(**keys: Any) -> dict[str, Any]:
             "main.optimizer.lamb.normalise_gradient: on.pod16.pipeline needs false; found True",
         ),
         ({}, main_phase(optimizer={"form": "transformers"}), "main.optimizer.form: on.pod16.pipeline needs pytorch; found"),
-        (
-            {},
-            main_phase(optimizer={"bias_correction": False}),
-            "main.optimizer.bias_correction: on.pod16.pipeline needs true, or with adamw device_iterations: 1; found False",
-        ),
+        ({}, main_phase(optimizer={"bias_correction": False}), "main.optimizer.bias_correction: on.pod16.pipeline needs true"),
         ({}, main_phase(precision="float16"), "pretrain.main.precision: on.pod16.pipeline needs float32 or bfloat16, beside"),
         ({}, main_phase(loss_scaling={"scale": 8}), "main.loss_scaling.scale: on.pod16.pipeline needs 1, beside its own"),
         ({"gradient_acumulation": 4}, {}, "gradient_acumulation: unknown key; did you mean gradient_accumulation?"),
@@ -193,32 +149,12 @@ def test_a_pipeline_that_breaks_a_rule_is_refused_with_the_rule(
 @pytest.mark.parametrize(
     ("pipeline", "keys", "words"),
     [
-        (
-            {"gradient_accumulation": 2052},
-            {},
-            "gradient_accumulation: must be a multiple of 10, twice stages_of_original, as TensorFlow's pipelines require",
-        ),
-        (
-            {"phases": {"phase_2": {"gradient_accumulation": 2051}}},
-            {},
-            "phases.phase_2.gradient_accumulation: must be a multiple of 10",
-        ),
-        (
-            {"phases": {"phase_2": {"micro_batch_size": 4}}},
-            {},
-            "micro_batch_size 4 x gradient_accumulation 2050 x replicas 4 = 32,800 sequences, but pretrain.phase_2",
-        ),
-        (
-            {},
-            {"pretrain": {"phase_1": {"loss_shares": 4100}}},
-            "8200 micro-batches of all replicas, but pretrain.phase_1.loss_shares is 4100",
-        ),
+        ({"gradient_accumulation": 2052}, {}, "gradient_accumulation: must be a multiple of 10, twice stages_of_original, as"),
+        ({"phases": {"phase_2": {"gradient_accumulation": 2051}}}, {}, "phases.phase_2.gradient_accumulation: must be a"),
+        ({"phases": {"phase_2": {"micro_batch_size": 4}}}, {}, "micro_batch_size 4 x gradient_accumulation 2050 x replicas 4"),
+        ({}, {"pretrain": {"phase_1": {"loss_shares": 4100}}}, "8200 micro-batches of all replicas, but"),
         ({"loss_chunk": 64}, {}, "loss_chunk: goes with objective causal, found masked in pretrain.phase_1"),
-        (
-            {"phases": {"phase_2": {"available_memory_proportion": [0.5]}}},
-            {},
-            "phases.phase_2.available_memory_proportion: expected a value for each of the 4 IPUs, found 1",
-        ),
+        ({"phases": {"phase_2": {"available_memory_proportion": [0.5]}}}, {}, "phases.phase_2.available_memory_proportion"),
     ],
 )
 def test_each_phase_of_a_pipeline_keeps_the_rules(

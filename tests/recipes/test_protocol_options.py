@@ -37,20 +37,11 @@ def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
         ({"protocol": "squad"}, "training_file: squad fine-tunes a model; name the one of a.txt for that"),
         ({"protocol": "squad", "training_file": "b.txt"}, "files: squad scores one file besides b.txt, found a.txt; list"),
         ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores one file besides a.txt, found a.txt; list"),
-        (
-            {"protocol": "squad", "training_file": "a.txt", "files": THREE},
-            "files: squad scores one file besides a.txt, found a.txt, b.txt, c.txt; list each once, and no other",
-        ),
+        ({"protocol": "squad", "training_file": "a.txt", "files": THREE}, "files: squad scores one file besides a.txt, found"),
         (MNLI | {"glue": {"task": "rte"}}, "mismatched_file: only task mnli of the protocol glue has a second file; remove it"),
         ({"mismatched_file": "a.txt"}, "mismatched_file: only task mnli of the protocol glue has a second file"),
-        (
-            MNLI | {"mismatched_file": "d.txt"},
-            "files: glue scores one file besides a.txt and d.txt, found a.txt, b.txt, c.txt; list",
-        ),
-        (
-            MNLI | {"mismatched_file": "a.txt"},
-            "files: glue scores one file besides a.txt and a.txt, found a.txt, b.txt, c.txt; list",
-        ),
+        (MNLI | {"mismatched_file": "d.txt"}, "files: glue scores one file besides a.txt and d.txt, found a.txt, b.txt"),
+        (MNLI | {"mismatched_file": "a.txt"}, "files: glue scores one file besides a.txt and a.txt, found a.txt, b.txt"),
         (MNLI | {"files": TWO}, "files: glue scores one file besides a.txt and b.txt, found a.txt, b.txt; list"),
         (MNLI | {"protocol": "squad", "glue": {}}, "mismatched_file: only task mnli of the protocol glue has a second file"),
     ],

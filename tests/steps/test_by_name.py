@@ -119,10 +119,7 @@ def test_of_several_jobs_one_is_named(in_project: Commands) -> None:
     ("words", "says"),
     [
         (["lambada", "tiny"], "relm lambada: recipe tiny has no evaluation lambada; add it to `evaluate`"),
-        (
-            ["import-tokenizer", "tiny"],
-            "relm import-tokenizer: tiny has no step 'import-tokenizer'; did you mean train-tokenizer?",
-        ),
+        (["import-tokenizer", "tiny"], "relm import-tokenizer: tiny has no step 'import-tokenizer'; did you mean"),
         (["verify", "tyni", "--print"], "did you mean results/tiny?"),
         (
             ["generate", "tiny", "--prompt", "x"],
@@ -175,10 +172,7 @@ def test_without_an_image_the_docker_line_alone_is_an_error_and_the_plain_one_st
     [
         (["pretrain", "tiny", "--nosuch", "--print"], "unknown argument '--nosuch'"),
         (["pretrain", "tiny", "main", "extra", "--print", "plain"], "unknown argument 'extra'"),
-        (
-            ["verify", "tiny", "--print=fish"],
-            "argument --print: invalid choice: 'fish' (choose from 'both', 'plain', 'docker')",
-        ),
+        (["verify", "tiny", "--print=fish"], "argument --print: invalid choice: 'fish'"),
         (["held-out", "tiny", "--set"], "argument --set: expected one argument"),
         (["generate", "tiny", "7"], "7: unknown argument; generate takes a NAME and options"),
     ],
@@ -198,10 +192,6 @@ def test_words_that_a_step_does_not_take_are_named(
 def test_options_may_come_before_the_name(in_project: Commands, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--print", "plain", "--set", "seed=2", "tiny"]) == 0
     assert "relm verify tiny+seed=2 " in capsys.readouterr().out
-
-
-def test_several_processes_are_started_as_in_a_rule(in_project: Commands) -> None:
-    assert find("pretrain", "tiny", "--set", "run.processes=2")[:4] == ["relm", "--processes", "2", "pretrain"]
 
 
 def test_a_nul_is_never_taken_for_a_variable() -> None:

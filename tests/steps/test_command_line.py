@@ -56,11 +56,3 @@ def test_a_list_outside_a_checkout_says_so(
         capsys.readouterr().err
         == f"relm {command}: {tmp_path} has no folder recipes/; give the command in a checkout of relm\n"
     )
-
-
-def test_outside_a_checkout_the_list_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["list"]) == 1
-    assert capsys.readouterr().err == f"relm list: {tmp_path} has no folder recipes/; give the command in a checkout of relm\n"

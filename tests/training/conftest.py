@@ -15,12 +15,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def other_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with manifest, shard and tokenizer of other documents."""
-    return write_examples(tmp_path_factory.mktemp("data") / "other", seed=1)
-
-
-@pytest.fixture(scope="session")
 def examples_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function: objective -> a folder with manifest, shard and tokenizer, built once."""
     folder = tmp_path_factory.mktemp("pregenerated")

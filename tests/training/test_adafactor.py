@@ -66,19 +66,6 @@ def test_it_is_transformers_for_all_switches(switches: dict[str, bool], beta1: f
     assert not torch.equal(model[0], model_of()[0])
 
 
-def test_every_option_changes_the_weights() -> None:
-    results = set()
-    cases = [*SWITCHES, {"beta1": 0.9}, {"clip_threshold": 0.1}, {"decay_rate": -0.3}, {"epsilons": (1e-2, 1e-3)}]
-    for switches in [*cases, {"epsilons": (1e-30, 0.5)}]:
-        model = model_of()
-        optimizer = build(model, **switches)
-        for step in (1, 2, 3):
-            give_gradients(model, step)
-            optimizer.step()
-        results.add(tuple(torch.cat([p.detach().flatten() for p in model]).tolist()))
-    assert len(results) == len(cases) + 1
-
-
 def test_it_is_the_papers_algorithm_for_matrices() -> None:
     """Algorithm 4, with the relative step and the decay 1 - t ** -0.8 of section 9, and clipping at 1."""
     model = nn.ParameterList([model_of()[0]])

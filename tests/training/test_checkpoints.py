@@ -39,15 +39,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_saved_checkpoint_is_loaded(folder: Path) -> None:
-    save(folder, 500)
-    checkpoint = load_checkpoint(folder, IDENTITY)
-    assert checkpoint is not None
-    assert (checkpoint.step, checkpoint.state["loss"]) == (500, 1.5)
-    assert checkpoint.model["w"].tolist() == [500, 500]
-    assert checkpoint.optimizer["w.exp_avg"].tolist() == [0, 0]
-
-
 def test_the_newest_are_kept(folder: Path) -> None:
     for step in (5, 10, 15):
         save(folder, step)

@@ -111,15 +111,6 @@ def test_the_log_counts_updates_and_has_a_line_for_each_call(on_cpu: TinyRun, tm
 
 
 @forked
-def test_lines_and_checkpoints_come_at_the_end_of_the_call_that_reaches_their_interval(on_cpu: TinyRun, tmp_path: Path) -> None:
-    four = {"pretrain": {"main": {"schedule": {"updates_per_step": 4}}}, "run": {"pipeline": {"device_iterations": 4}}}
-    run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, four, {"run": {"log_interval": 7, "checkpoint_interval": 8}})
-    run.train()
-    assert [line["step"] for line in run.lines()] == [4, 8]
-    assert run.checkpoints == ["step-00000008"]
-
-
-@forked
 def test_the_length_of_a_call_changes_nothing_with_a_constant_learning_rate(examples: Path, tmp_path: Path) -> None:
     constant = {"pretrain": {"main": {"schedule": {"name": "constant", "floor": 0.0, "updates_per_step": 4}}}}
     runs = []

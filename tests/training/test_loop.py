@@ -205,22 +205,6 @@ def test_the_sidecar_describes_the_model(uninterrupted) -> None:
     assert sidecar["step"] == 30
     assert sidecar["fingerprint"] == uninterrupted.fingerprint
     assert sidecar["parameters"] == Gpt2.from_folder(uninterrupted.model_folder).parameter_count()
-    assert sorted(path.name for path in uninterrupted.model_folder.iterdir()) == [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "model.safetensors.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
-
-
-def test_a_finished_run_is_not_trained_again(tiny_run) -> None:
-    tiny_run.changes = shorter()
-    tiny_run.train()
-    before = (tiny_run.folder / "main" / "train.jsonl").stat()
-    assert "already trained" in tiny_run.train()
-    assert (tiny_run.folder / "main" / "train.jsonl").stat() == before
 
 
 def test_a_damaged_model_is_written_again_from_the_last_checkpoint(tiny_run) -> None:

@@ -102,17 +102,6 @@ def test_a_static_scale_stays_and_a_table_is_followed() -> None:
     assert after(scaler_of(name="by_step", scale=2, by_step={2: 32, 4: 16}), "..x..") == [2, 32, 32, 16, 16]
 
 
-def test_a_restored_scaler_continues_as_the_saved_one() -> None:
-    saved, marks = scaler_of(name="automatic", scale=64, growth_interval=3), "..x.."
-    after(saved, marks)
-    tensors = {name: tensor.clone() for name, tensor in saved.tensors().items()}
-    restored = scaler_of(name="automatic", scale=64, growth_interval=3)
-    restored.restore(tensors)
-    assert after(restored, "...x") == after(saved, "...x")
-    assert line_of(restored) == line_of(saved)
-    assert all(name.startswith("loss_scaler.") for name in tensors)
-
-
 def test_updates_that_are_all_skipped_stop_the_run() -> None:
     scaler = scaler_of(scale=50_000)
     after(scaler, "." + "x" * (HOPELESS - 1))
@@ -227,13 +216,6 @@ def test_a_skipped_update_leaves_the_weights_where_momentum_would_have_moved_the
     assert losses[3] == losses[4] == losses[5]
     assert losses[0] > losses[1] > losses[2] > losses[3]
     assert losses[5] > losses[6] > losses[7]
-
-
-def test_scaling_by_a_power_of_two_leaves_float32_training_unchanged() -> None:
-    plain, losses, _ = train("float32", 5)
-    scaled, same, _ = train("float32", 5, scale=4096)
-    assert losses == same
-    assert torch.equal(plain.first.weight, scaled.first.weight)
 
 
 def test_no_step_reads_a_value_back() -> None:

@@ -42,13 +42,6 @@ def test_a_run_without_a_machine_has_one_without_a_name() -> None:
     assert extend_history(None, None) == [stretch(0, None)]
 
 
-def test_the_first_line_and_every_checkpoint_have_the_machine(tiny_run: TinyRun) -> None:
-    tiny_run.changes = BOX
-    tiny_run.train()
-    assert [line.get("machines") for line in log_of(tiny_run)] == [[stretch(0, "box")], *[None] * 11]
-    assert state_of(tiny_run, 12)["machines"] == [stretch(0, "box")]
-
-
 def test_a_second_machine_is_in_the_log_from_its_first_line_on(tiny_run: TinyRun, tmp_path: Path) -> None:
     tiny_run.changes = BOX
     assert tiny_run.attempt(kill_at="checkpoint-renamed:2")[0] != 0

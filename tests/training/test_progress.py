@@ -4,14 +4,6 @@ from relm.recipes.run_folder import CURVE
 from relm.training import progress
 
 
-def test_a_log_gets_no_line_before_the_interval_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = progress.Progress("pretrain main", 0, 10, 64)
-    bar.report({"step": 1, "loss": 5.0, "tokens_per_second": 100.0})
-    bar.advance(1)
-    bar.close()
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_log_gets_a_line_after_each_interval(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
     bar = progress.Progress("pretrain main", 4, 1000, 64)

@@ -74,18 +74,6 @@ def test_disk_is_required_for_the_largest_count_of_checkpoints(steps: int, run: 
     assert found.total == (12 * checkpoints + 4) * parameters
 
 
-def test_what_cannot_fit_is_refused_by_name(tmp_path: Path) -> None:
-    settings = phase("causal", sequence_length=1024, global_batch_size=1, steps=10**6)
-    with pytest.raises(
-        RelmError,
-        match=r"training [\d,]+ parameters: weights 5.59 TB, gradients 5.59 TB, optimizer .*: needs \d.* TB of memory",
-    ):
-        require_resources(Gpt2Config(12, 12, 768 * 128, 1024, 50_257), settings, Run(), tmp_path)
-    forever = Run(keep_every=1, checkpoint_interval=1)
-    with pytest.raises(RelmError, match=r"1,000,004 checkpoints .*: needs \d.* TB on the disk"):
-        require_resources(Gpt2Config(12, 12, 768, 1024, 50_257), settings, forever, tmp_path)
-
-
 def test_each_process_needs_memory_for_its_own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, settings = cases()["gpt2"]
     monkeypatch.setattr("relm.limits.available_memory", lambda: 2 * state_bytes(config, settings.optimizer).total)

@@ -204,18 +204,6 @@ def test_a_trainer_whose_parent_dies_saves_and_stops(tiny_run) -> None:
     assert len(tiny_run.checkpoints) == 1
 
 
-def test_a_second_process_is_refused_with_the_first_ones_pid(tiny_run) -> None:
-    tiny_run.changes = {"pretrain": {"main": {"steps": 100_000}}}
-    trainer = tiny_run.start()
-    try:
-        wait_for_lines(tiny_run, 1)
-        with pytest.raises(RelmError, match=rf"another process trains here already \(pid {trainer.pid}\)"):
-            tiny_run.train()
-    finally:
-        trainer.kill()
-        trainer.wait()
-
-
 def stopped_after_steps(run, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train some steps and leave the run as an interruption does."""
     from relm.training import updates
@@ -273,25 +261,6 @@ def test_a_listed_checkpoint_beyond_the_resumed_one_is_removed_from_the_list(tin
     tiny_run.changes = {"run": {"checkpoint_interval": 10}}
     tiny_run.train()
     assert [json.loads(line)["step"] for line in tiny_run.listed().splitlines()] == [3, 10, 20, 30]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("data", "belongs to other data: its manifest_sha256 is"),
-        ("fingerprint", "belongs to another run: its fingerprint is 0123"),
-    ],
-)
-def test_a_checkpoint_of_another_run_is_refused(
-    tiny_run, other_examples, monkeypatch: pytest.MonkeyPatch, change: str, message: str
-) -> None:
-    stopped_after_steps(tiny_run, 4, monkeypatch)
-    if change == "data":
-        tiny_run.examples = other_examples
-    else:
-        tiny_run.fingerprint = "ffffffffffff"
-    with pytest.raises(RelmError, match=message):
-        tiny_run.train()
 
 
 SCALED = {

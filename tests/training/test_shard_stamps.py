@@ -49,14 +49,6 @@ def test_a_rewritten_shard_is_hashed_even_with_the_old_modification_time(data: P
     assert hashes(tmp_path / "run", data)
 
 
-def test_a_copy_is_hashed(data: Path, tmp_path: Path) -> None:
-    assert hashes(tmp_path / "run", data, resumes=False)
-    shard = data.parent / "shard.train.bin"
-    shutil.copy2(shard, shard.with_suffix(".new"))
-    shard.with_suffix(".new").replace(shard)
-    assert hashes(tmp_path / "run", data)
-
-
 def test_another_manifest_of_the_same_files_is_hashed(data: Path, tmp_path: Path) -> None:
     assert hashes(tmp_path / "run", data, resumes=False)
     data.write_text(data.read_text().replace('"sha256": "', '"sha256": "0', 2))

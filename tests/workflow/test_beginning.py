@@ -213,15 +213,6 @@ def test_a_model_has_one_place_and_a_purpose(keys: dict, message: str) -> None:
         validate(PretrainedModel, {"title": "M", "licence": "MIT", **keys}, Path("m.yaml"))
 
 
-def test_in_pieces_is_what_transformers_calls_sharded(tmp_path: Path) -> None:
-    model = write_own_model(tmp_path / "whole")
-    model.save_pretrained(tmp_path / "pieces", max_shard_size="20KB")
-    assert not (tmp_path / "pieces" / "model.safetensors").exists()
-    assert (tmp_path / "pieces" / "model.safetensors.index.json").exists()
-    GPT2LMHeadModel.from_pretrained(tmp_path / "pieces").save_pretrained(tmp_path / "joined", max_shard_size="1TB")
-    assert (tmp_path / "joined" / "model.safetensors").exists()
-
-
 def test_a_folder_edited_between_plan_and_copy_is_refused(project: Commands) -> None:
     (project.folder / "mine").mkdir()
     (project.folder / "mine" / "config.json").write_text("{}")

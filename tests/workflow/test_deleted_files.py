@@ -102,17 +102,6 @@ def test_any_part_of_a_runs_files_comes_back_with_the_same_bytes(finished_copy: 
 
 
 @pytest.mark.full
-def test_a_lost_generation_config_is_restored_from_the_ids_in_config_json(finished_copy: Commands) -> None:
-    (lost,) = finished_copy.folder.glob("work/runs/tiny/*/main/model/generation_config.json")
-    before = lost.read_bytes()
-    lost.unlink()
-    shutil.rmtree(finished_copy.folder / "results")
-    done = finished_copy.snakemake("results/tiny")
-    assert done.returncode == 0, done.stdout
-    assert lost.read_bytes() == before == (finished_copy.folder / "results/tiny/generation_config.json").read_bytes()
-
-
-@pytest.mark.full
 def test_a_lost_log_is_named_and_its_published_copy_is_the_remedy(finished_copy: Commands) -> None:
     (run,) = (finished_copy.folder / "work/runs/tiny").iterdir()
     log = (run / "main/train.jsonl").read_bytes()
@@ -125,17 +114,6 @@ def test_a_lost_log_is_named_and_its_published_copy_is_the_remedy(finished_copy:
     (run / "main/train.jsonl").write_bytes(log)
     done = finished_copy.snakemake("results/tiny")
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.full
-def test_a_lost_attestation_of_the_order_comes_back_without_training(finished_copy: Commands) -> None:
-    before = content(finished_copy)
-    for path in finished_copy.folder.glob("work/runs/tiny/*/main/order.json"):
-        path.unlink()
-    shutil.rmtree(finished_copy.folder / "results")
-    done = finished_copy.snakemake("results/tiny")
-    assert done.returncode == 0, done.stdout
-    assert content(finished_copy) == before
 
 
 @pytest.mark.full

@@ -123,16 +123,6 @@ def test_a_folder_of_ones_own_text_is_a_dataset_and_an_edited_text_trains_beside
     assert project.jobs("results/mine")["extract"] == 1
 
 
-def test_a_text_that_is_not_utf8_stops_the_run_with_file_and_byte(project: Commands) -> None:
-    texts = own_text_project(project)
-    (texts / "text-4.txt").write_bytes(b"caf\xe9")
-    done = project.snakemake("results/mine")
-    assert done.returncode != 0
-    assert "text-4.txt" in done.stdout
-    assert "UTF-8" in done.stdout
-    assert not (project.folder / "results" / "mine").exists()
-
-
 def test_a_wrong_download_publishes_nothing_and_names_both_hashes(project: Commands) -> None:
     dump = project.folder / "mirror" / "sample.xml"
     dump.write_bytes(dump.read_bytes()[:-1] + b"x")

@@ -263,16 +263,6 @@ def test_an_edited_protocol_evaluates_again_and_trains_nothing(tuned: Commands, 
     assert "pretrain" not in jobs
 
 
-def test_a_misspelt_evaluation_names_the_nearest(project: Commands) -> None:
-    add_test(project, "river", "perplexity", "river.txt", TEXT)
-    recipe = project.folder / "recipes" / "tiny.yaml"
-    recipe.write_text(recipe.read_text().replace("[held_out, samples]", "[held_out, rivr]"))
-    done = project.snakemake("results/tiny", "-n")
-    assert done.returncode != 0
-    assert "evaluate: there is no evaluation 'rivr'" in done.stdout
-    assert "did you mean river?" in done.stdout
-
-
 def test_a_smoke_twin_evaluates_a_few_examples_of_the_same_tests(tuned: Commands) -> None:
     shown = tuned.snakemake("results/smoke/tuned", "--dry-run", "--printshellcmds").stdout
     commands = [line for line in shown.splitlines() if '"evaluation":"perplexity"' in line or '"evaluation":"lambada"' in line]

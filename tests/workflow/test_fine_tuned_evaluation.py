@@ -1,4 +1,7 @@
-"""An evaluation by fine-tuning in the graph: two files are downloaded, and its figures are judged, shown and published."""
+"""Evaluations by fine-tuning in the graph, from the downloads of their files to the report: SQuAD, and three tasks of GLUE.
+
+The sentences are this project's own, in the formats of the published files.
+"""
 
 import json
 import subprocess
@@ -7,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from glue_files import EXAMPLES, write_parquet
 from made_once import copy_of
 from question_files import SAMPLE
 from relm.artifact import sha256_of
@@ -15,136 +19,172 @@ from relm.recipes.project import Project
 from run_products import list_unknown
 from small_project import Commands
 
-TEST = """
-title: Five questions on a university
-licence: CC-BY-SA-4.0
-protocol: squad
-squad: {{sequence_length: 64, doc_stride: 24, max_query_length: 16, batch_size: 4, epochs: 1, seeds: 2, learning_rate: 0.001}}
-training_file: train.json
-files:
-  train.json: {{sha256: {train[0]}, size: {train[1]}, sources: [{{url: "http://127.0.0.1:9/train.json"}}]}}
-  dev.json: {{sha256: {dev[0]}, size: {dev[1]}, sources: [{{url: "http://127.0.0.1:9/dev.json"}}]}}
-"""
+pytestmark = pytest.mark.full
+
+# Evaluation -> its files by input, and its figures.
+FILES = {
+    "answers": {"training_file": "train.json", "file": "dev.json"},
+    "small_sst2": {"training_file": "sst2_train.parquet", "file": "sst2_dev.parquet"},
+    "small_mnli": {"training_file": "mnli_train.parquet", "file": "mnli.parquet", "mismatched_file": "mnli_mismatched.parquet"},
+    "small_stsb": {"training_file": "stsb_train.parquet", "file": "stsb_dev.parquet"},
+}
+FIGURES = {
+    "answers": {"exact_match", "f1"},
+    "small_sst2": {"accuracy"},
+    "small_mnli": {"accuracy", "accuracy_mismatched"},
+    "small_stsb": {"pearson_correlation", "spearman_correlation"},
+}
+COMMON = "batch_size: 2, seeds: 2, learning_rate: 0.001"
 RECIPE = """
-title: A BERT that answers
+title: A BERT that answers and classifies
 data: {dataset: sample}
 tokenizer: {train: wordpiece, vocabulary_size: 400}
 model: {architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 64}
 pretrain:
-  main: {objective: masked, sequence_length: 32, global_batch_size: 4, steps: 2, optimizer: {learning_rate: 1e-3}}
-evaluate: [answers]
+  main:
+    objective: masked
+    sequence_length: 32
+    global_batch_size: 4
+    steps: 2
+    optimizer: {learning_rate: 1e-3}
+    masked: {packing: sentence_pairs}
+evaluate: [answers, small_sst2, small_mnli, small_stsb]
 run: {threads: 1, checkpoint_interval: 2, log_interval: 1}
 expect:
-  - metric: answers.f1
+  - metric: small_mnli.accuracy_mismatched
     value: 0.9
     tolerance: 0.01
     basis: none
     place: nowhere
     published_runs: 5
     noise: {standard_deviation: 0.002, runs: 5, source: five seeds}
+  - {metric: small_stsb.pearson_correlation, value: 0.9, tolerance: 0.1, basis: none, place: nowhere}
   - {metric: answers.exact_match_std, value: 0.002, tolerance: 0.1, basis: none, place: nowhere}
 """
 
 
-def write_test(project: Commands, dev: dict[str, Any]) -> None:
-    """Write both files into the mirror, and the test's file."""
-    facts, mirror = {}, project.folder / "mirror"
-    for name, content in (("train", SAMPLE.read_text()), ("dev", json.dumps(dev))):
-        path = mirror / f"{name}.json"
-        path.write_text(content)
-        facts[name] = sha256_of(path), path.stat().st_size
-    folder = project.folder / "recipes" / "evaluations"
-    folder.mkdir(exist_ok=True)
-    (folder / "answers.yaml").write_text(TEST.format(**facts))
-
-
-def first_paragraph() -> dict[str, Any]:
-    """Return the sample's first paragraph with its two questions."""
+def questions(count: int = 2) -> str:
+    """Return the sample's first paragraph with some of its questions."""
     content: dict[str, Any] = json.loads(SAMPLE.read_text())
     paragraph = content["data"][0]["paragraphs"][0]
-    content["data"] = [{"title": "x", "paragraphs": [paragraph]}]
-    return content
+    return json.dumps({**content, "data": [{"title": "x", "paragraphs": [{**paragraph, "qas": paragraph["qas"][:count]}]}]})
+
+
+def write_tests(project: Commands, dev: str | None = None, mismatched: int | None = None) -> None:
+    """Write all files into the mirror, and the tests' files.
+
+    Args:
+        dev: the questions of the development file, where these are not both of the first paragraph.
+        mismatched: how many examples MNLI's second development file has, where it has not all.
+    """
+    folder, mirror = project.folder / "recipes" / "evaluations", project.folder / "mirror"
+    folder.mkdir(exist_ok=True)
+    for test, files in FILES.items():
+        task, described, named = test.removeprefix("small_"), [], []
+        for key, name in files.items():
+            path = mirror / name
+            if test == "answers":
+                path.write_text(SAMPLE.read_text() if key == "training_file" else dev or questions())
+            else:
+                write_parquet(path, task, EXAMPLES[task][: mismatched if key == "mismatched_file" else None])
+            source = f'sources: [{{url: "http://127.0.0.1:9/{name}"}}]'
+            described.append(f"  {name}: {{sha256: {sha256_of(path)}, size: {path.stat().st_size}, {source}}}")
+            named += [] if key == "file" else [f"{key}: {name}"]
+        options = f"protocol: glue\nglue: {{task: {task}, sequence_length: 24, epochs: 2, {COMMON}}}"
+        if test == "answers":
+            windows = "sequence_length: 64, doc_stride: 24, max_query_length: 16"
+            options = f"protocol: squad\nsquad: {{{windows}, epochs: 1, {COMMON}}}"
+        lines = [f"title: A small {task}", "licence: CC-BY-SA-4.0", options, *named, "files:", *described]
+        (folder / f"{test}.yaml").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")
-def answered(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> Commands:
-    """A copy of the finished project with a recipe that is evaluated by fine-tuning, run to its end."""
-    return Commands(copy_of(tmp_path_factory, "answered", lambda folder: run_answered(finished_project, folder)))
+def tuned(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """A copy of the finished project with a recipe that is evaluated by fine-tuning on four tests, run to its end."""
+    return Commands(copy_of(tmp_path_factory, "fine_tuned", lambda folder: run_tuned(finished_project, folder)))
 
 
-def run_answered(finished: Commands, folder: Path) -> None:
+def run_tuned(finished: Commands, folder: Path) -> None:
     """Copy the finished project into an empty folder, and run the recipe there."""
     subprocess.run(["cp", "-a", f"{finished.folder}/.", str(folder)], check=True)
     project = Commands(folder)
-    write_test(project, first_paragraph())
-    (folder / "recipes" / "answering.yaml").write_text(RECIPE)
-    assert project.jobs("results/answering")["download_test"] == 2
-    done = project.snakemake("results/answering")
+    write_tests(project)
+    (folder / "recipes" / "tuning.yaml").write_text(RECIPE)
+    assert project.jobs("results/tuning")["download_test"] == 9
+    done = project.snakemake("results/tuning")
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.full
-def test_its_figures_are_those_of_both_files_and_all_seeds(answered: Commands) -> None:
-    found = json.loads((answered.folder / "results" / "answering" / "eval" / "answers.json").read_text())
-    mirror = answered.folder / "mirror"
+def evaluation_of(project: Commands, test: str, name: str = "tuning") -> dict[str, Any]:
+    """Return the published result of a test."""
+    found: dict[str, Any] = json.loads((project.folder / "results" / name / "eval" / f"{test}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("test", FILES)
+def test_its_figures_are_those_of_all_files_and_seeds(test: str, tuned: Commands) -> None:
+    found, files = evaluation_of(tuned, test), FILES[test]
     protocol, figures = found["protocol"], found["figures"]
-    assert protocol["training_sha256"] == sha256_of(mirror / "train.json")
-    assert protocol["file_sha256"] == sha256_of(mirror / "dev.json")
-    assert (protocol["epochs"], protocol["sequence_length"]) == (1, 64)
-    assert (figures["seeds"], figures["questions"]) == (2, 2)
-    assert figures["f1"] == pytest.approx((figures["f1_0"] + figures["f1_1"]) / 2)
-    steps = json.loads((answered.folder / "results" / "answering" / "provenance.json").read_text())["steps"]
-    (evaluated,) = (step for step in steps if step["step"] == "evaluate")
-    assert {"train.json", "dev.json"} <= {Path(file["path"]).name for file in evaluated["inputs"]}
+    for key, file in files.items():
+        hashed = {"training_file": "training_sha256", "mismatched_file": "mismatched_sha256", "file": "file_sha256"}[key]
+        assert protocol[hashed] == sha256_of(tuned.folder / "mirror" / file)
+    of_squad = test == "answers"
+    assert (protocol["epochs"], protocol["sequence_length"]) == ((1, 64) if of_squad else (2, 24))
+    assert figures["seeds"] == 2
+    assert figures["questions" if of_squad else "examples"] == (2 if of_squad else len(EXAMPLES[protocol["task"]]))
+    for name in FIGURES[test]:
+        assert figures[name] == pytest.approx((figures[f"{name}_0"] + figures[f"{name}_1"]) / 2)
+    steps = json.loads((tuned.folder / "results" / "tuning" / "provenance.json").read_text())["steps"]
+    read = [{Path(file["path"]).name for file in step["inputs"]} for step in steps if step["step"] == "evaluate"]
+    assert any(set(files.values()) <= names for names in read)
 
 
-@pytest.mark.full
-def test_they_stand_in_the_report_the_card_and_the_verdict(answered: Commands) -> None:
-    folder = answered.folder / "results" / "answering"
-    figures = json.loads((folder / "eval" / "answers.json").read_text())["figures"]
+def test_they_stand_in_the_report_the_card_and_the_verdict(tuned: Commands) -> None:
+    folder = tuned.folder / "results" / "tuning"
     page, card = (folder / "report.html").read_text(), (folder / "README.md").read_text()
+    squad, mnli, stsb = (evaluation_of(tuned, test)["figures"] for test in ("answers", "small_mnli", "small_stsb"))
+    shown = ["Exact match", "Accuracy, mismatched", "Pearson correlation", "Spearman correlation"]
+    shown += [f"{figure:.4f}" for figure in (squad["f1"], squad["f1_std"], stsb["pearson_correlation"])]
     for text in (page, card):
-        assert "Exact match" in text
-        assert f"{figures['f1']:.4f}" in text
-        assert f"{figures['f1_std']:.4f}" in text
-    assert "type: exact_match" in card
-    assert "Five questions on a university" in card
+        assert [words for words in [*shown, f"{mnli['accuracy_mismatched_std']:.4f}"] if words not in text] == []
+    assert [words for words in ("type: exact_match", "type: pearsonr", "A small answers") if words not in card] == []
     rows = {row["metric"]: row for row in json.loads((folder / "verify.json").read_text())["rows"]}
-    assert rows["answers.f1"]["ours"] == figures["f1"]
-    assert rows["answers.exact_match_std"]["ours"] == figures["exact_match_std"]
-    assert rows["answers.f1"]["verdict"] == "not consistent"
+    assert rows["answers.exact_match_std"]["ours"] == squad["exact_match_std"]
+    assert rows["small_mnli.accuracy_mismatched"]["ours"] == mnli["accuracy_mismatched"]
+    assert rows["small_stsb.pearson_correlation"]["ours"] == stsb["pearson_correlation"]
+    assert rows["small_mnli.accuracy_mismatched"]["verdict"] == "not consistent"
 
 
-@pytest.mark.full
+@pytest.mark.parametrize(("test", "also"), [("answers", []), ("small_mnli", ["seed-0/glue/train.jsonl"])])
 def test_what_a_fine_tuning_goes_on_from_is_among_the_files_of_a_run(
-    answered: Commands, monkeypatch: pytest.MonkeyPatch
+    test: str, also: list[str], tuned: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(answered.folder)
-    plan = Project().plan("answering")
-    (folder,) = (plan.run_folder / "eval" / "answers").glob("*/")
+    monkeypatch.chdir(tuned.folder)
+    plan = Project().plan("tuning")
+    (folder,) = (plan.run_folder / "eval" / test).glob("*/")
     listed = {path for path in list_files(plan).values() if path.is_relative_to(folder)}
     assert {path.relative_to(folder).as_posix() for path in listed} >= {
-        *("examples/train.arrow", "examples/manifest.json"),
+        *("examples/train.arrow", "examples/manifest.json", *also),
         *(f"seed-{seed}/{name}" for seed in (0, 1) for name in ("figures.json", "predictions.json")),
     }
     assert list_unknown(plan) == []
 
 
-@pytest.mark.full
-def test_it_runs_again_for_other_files_alone(answered: Commands) -> None:
-    assert answered.jobs("results/answering") == {}
-    content = first_paragraph()
-    content["data"][0]["paragraphs"][0]["qas"].pop()
-    write_test(answered, content)
-    jobs = answered.jobs("results/answering")
-    assert (jobs["download_test"], jobs["evaluate"]) == (1, 1)
-    assert "pretrain" not in jobs
-    write_test(answered, first_paragraph())
-
-
-@pytest.mark.full
-def test_the_smoke_twin_asks_less(answered: Commands) -> None:
-    done = answered.snakemake("results/smoke/answering")
+def test_it_runs_again_for_other_files_alone(tuned: Commands) -> None:
+    assert tuned.jobs("results/tuning") == {}
+    for changed in ({"dev": questions(1)}, {"mismatched": 3}):
+        write_tests(tuned, **changed)
+        jobs = tuned.jobs("results/tuning")
+        assert (jobs["download_test"], jobs["evaluate"]) == (1, 1)
+        assert "pretrain" not in jobs
+    done = tuned.snakemake("results/tuning")
     assert done.returncode == 0, done.stdout
-    found = json.loads((answered.folder / "results" / "smoke" / "answering" / "eval" / "answers.json").read_text())
-    assert found["protocol"]["limit"] == 20
+    assert evaluation_of(tuned, "small_mnli")["figures"]["examples_mismatched"] == 3
+    write_tests(tuned)
+
+
+def test_the_smoke_twin_asks_less(tuned: Commands) -> None:
+    done = tuned.snakemake("results/smoke/tuning")
+    assert done.returncode == 0, done.stdout
+    protocols = [evaluation_of(tuned, test, "smoke/tuning")["protocol"] for test in FILES]
+    assert [(each["limit"], each["seeds"]) for each in protocols] == [(20, 2)] * len(FILES)

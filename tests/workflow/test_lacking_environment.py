@@ -7,7 +7,7 @@ import pytest
 from relm.devices.detection import find_missing_cuda, find_missing_xla
 from relm.graph.environments import TrainingPlace, find_fault
 from relm.recipes.project import Project
-from small_project import CHECKOUT, Commands, make_project
+from small_project import CHECKOUT, Commands, add_machines, make_project
 
 MACHINES = {
     "gpu": "title: A GPU\ndevice: cuda\n",
@@ -28,17 +28,7 @@ ONLY_SLURM = (
 
 @pytest.fixture
 def project(tmp_path: Path) -> Commands:
-    return add_machines(make_project(tmp_path))
-
-
-def add_machines(project: Commands) -> Commands:
-    recipes = project.folder / "recipes"
-    (recipes / "machines").mkdir()
-    for name, text in MACHINES.items():
-        (recipes / "machines" / f"{name}.yaml").write_text(text)
-    recipe = recipes / "tiny.yaml"
-    recipe.write_text(recipe.read_text().replace("global_batch_size: 4", "global_batch_size: 8"))
-    return project
+    return add_machines(make_project(tmp_path), MACHINES, 8)
 
 
 @pytest.mark.parametrize("machine", CANNOT)
@@ -87,7 +77,7 @@ def test_several_hosts_are_refused_in_images_and_with_a_store(project: Commands)
     ],
 )
 def test_commands_of_one_machine_refuse_several_hosts(finished_copy: Commands, words: list[str], message: str) -> None:
-    add_machines(finished_copy)
+    add_machines(finished_copy, MACHINES, 8)
     done = finished_copy.relm(*words)
     assert done.returncode != 0
     assert message in done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from small_project import FRAMES, Commands, make_project
+from small_project import FRAMES, Commands, add_machines, make_project
 
 PEAK = "peak: {float32: 1.0, source: 'https://example.org'}\n"
 MACHINES = {
@@ -65,18 +65,7 @@ SHORT_WAIT = ["--slurm-init-seconds-before-status-checks", "1"]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Commands:
-    return add_machines(make_project(tmp_path))
-
-
-def add_machines(project: Commands) -> Commands:
-    """Add the machines to a project, and change the batch of its recipe, which is then another run on the same examples."""
-    recipes = project.folder / "recipes"
-    (recipes / "machines").mkdir()
-    for name, text in MACHINES.items():
-        (recipes / "machines" / f"{name}.yaml").write_text(text)
-    recipe = recipes / "tiny.yaml"
-    recipe.write_text(recipe.read_text().replace("global_batch_size: 4", "global_batch_size: 16"))
-    return project
+    return add_machines(make_project(tmp_path), MACHINES, 16)
 
 
 def requests(shown: str, rule: str) -> dict[str, str]:
@@ -115,7 +104,7 @@ def submit(project: Commands, *words: str) -> list[str]:
 
 @pytest.mark.parametrize("machine", SUBMITTED)
 def test_the_plugin_requests_the_tasks_of_several_hosts(finished_copy: Commands, machine: str) -> None:
-    project, (expected, command) = add_machines(finished_copy), SUBMITTED[machine]
+    project, (expected, command) = add_machines(finished_copy, MACHINES, 16), SUBMITTED[machine]
     (line,) = submit(project, f"results/tiny@{machine}")
     words = shlex.split(line.split("--wrap")[0])
     assert expected <= set(words)
@@ -124,7 +113,7 @@ def test_the_plugin_requests_the_tasks_of_several_hosts(finished_copy: Commands,
 
 
 def test_the_plugin_passes_the_request_to_sbatch(finished_copy: Commands) -> None:
-    project = add_machines(finished_copy)
+    project = add_machines(finished_copy, MACHINES, 16)
     lines = submit(project, "results/tiny@gpu-8", "results/tiny+seed=2", "--config", "set=run.log_interval=4")
     assert all(line.startswith("tiny+seed=2 ") and "--config 'set=run.log_interval=4' " in line for line in lines)
     words = {call[-1]: call for call in map(shlex.split, (line.split("--wrap")[0] for line in lines))}

@@ -73,9 +73,9 @@ def whole_model(config: Config) -> LanguageModel:
     return build_model(config.architecture, dataclasses.asdict(config))
 
 
-def examples(config: Config, sequences: int) -> dict[str, np.ndarray]:
+def examples(config: Config, sequences: int, seed: int = 7) -> dict[str, np.ndarray]:
     """Return a random batch, some of whose labels are not scored."""
-    draw = np.random.default_rng(7)
+    draw = np.random.default_rng(seed)
     ids = draw.integers(0, config.vocabulary_size, (sequences, config.positions))
     if not isinstance(config, BertConfig):
         return {"input_ids": ids, "labels": np.where(draw.random(ids.shape) < 0.2, -100, np.roll(ids, -1, 1))}
@@ -96,12 +96,12 @@ def scored(config: Config, batch: dict[str, np.ndarray]) -> dict[str, int]:
 
 
 def call(
-    config: Config, built: WorkerSpec, updates: int = 1, loss_scale: float = 1.0, learning_rate: float = 1e-3
+    config: Config, built: WorkerSpec, updates: int = 1, loss_scale: float = 1.0, learning_rate: float = 1e-3, seed: int = 7
 ) -> UpdateCall:
     """Return a call whose loss is the mean over all labels of each update's batch."""
     shape = (updates, built.pipeline["replicas"], built.pipeline["gradient_accumulation"])
     each = shape[1] * shape[2] * built.pipeline["micro_batch_size"]
-    batch = examples(config, updates * each)
+    batch = examples(config, updates * each, seed)
     divisors: dict[str, list[float]] = {}
     for first in range(0, updates * each, each):
         some = {name: array[first : first + each] for name, array in batch.items()}

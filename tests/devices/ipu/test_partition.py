@@ -6,7 +6,7 @@ from pipeline_cases import BERT, GPT2, random_weights, whole_model
 
 from relm.devices.ipu.partition import ipus_of_parameters
 from relm.devices.ipu.schedule import PipelineStage, stages_of
-from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, build_on_ipu, make_foreign_parameter
+from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, build_on_ipu
 from relm.models.contract import LanguageModel
 from relm.models.segments import ModelSegment, State
 from relm.recipes.machine.pipeline import Pipeline
@@ -90,23 +90,6 @@ def test_a_model_that_reads_more_than_it_declares_cannot_run() -> None:
         torch.nn.init.ones_(parameter)
     with pytest.raises(RuntimeError, match=r"transformer.wpe.weight is on IPU 1"):
         model.segments()[0].run(BATCH, {})
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda x: x + 1,
-        lambda x: x[0],
-        lambda x: x.t(),
-        lambda x: x.shape,
-        lambda x: len(x),
-        lambda x: torch.cat([x, x]),
-        lambda x: torch.nn.functional.linear(torch.zeros(1, 1), weight=x),
-    ],
-)
-def test_whatever_reads_a_foreign_parameter_raises(read) -> None:
-    with pytest.raises(RuntimeError, match=r"head.weight is on IPU 3"):
-        read(make_foreign_parameter("head.weight", 3))
 
 
 def test_the_parameters_of_a_pipeline_are_the_models_in_its_order() -> None:

@@ -13,34 +13,15 @@ import numpy as np
 import poptorch_stand_in as stand_in
 import pytest
 import torch
+from pipeline_cases import ADAMW, BERT, GPT2, LAMB, Config, call, no_state, random_weights, spec
 
 from relm.devices.ipu.backend import BackendError, UpdateCall, WorkerSpec
 from relm.devices.ipu.device import IpuDevice
-from relm.devices.ipu.partition import build_model
 from relm.devices.ipu.simulator import SimulatorBackend
 from relm.devices.ipu.worker_process import INTERPRETER, WorkerProcess
-from relm.models.bert_configuration import BertConfig
-from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.devices import DEVICES
 from relm.recipes.machine.pipeline import Pipeline
-from relm.recipes.optimization import Optimizer
 
-GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=16, positions=8, vocabulary_size=64, dropout=0.0)
-BERT = BertConfig(
-    layers=2, heads=2, hidden_size=16, intermediate_size=32, positions=8, vocabulary_size=64, type_vocabulary_size=2,
-    hidden_dropout=0.0, attention_dropout=0.0, next_sentence=True,
-)  # fmt: skip
-ADAMW = Optimizer(name="adamw", learning_rate=1e-2, epsilon=1e-6)
-LAMB = Optimizer.model_validate(
-    {
-        "name": "lamb",
-        "learning_rate": 1e-2,
-        "epsilon": 1e-6,
-        "bias_correction": False,
-        "weight_decay": 0.01,
-        "decayed": "all_but_biases",
-    }
-)
 PIPELINE = {
     "layers_per_ipu": [0, 3],
     "position_embedding": 1,
@@ -50,7 +31,6 @@ PIPELINE = {
     "available_memory_proportion": [0.2, 0.1],
     "vocabulary_serialisation": 4,
     "loss_chunk": 4,
-    "precision": "float32",
     "first_moment_precision": "float32",
     "accumulation_precision": "float32",
     "loss_scaling": {"scale": 64},
@@ -69,64 +49,27 @@ def poptorch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop("relm.devices.ipu.poptorch_backend", None)
 
 
-def spec_of(config: Any = GPT2, optimizer: Optimizer = ADAMW, **changes: Any) -> WorkerSpec:
-    of_spec = {"executable_cache", "offline"}
-    pipeline = Pipeline.model_validate({**PIPELINE, **{key: changes[key] for key in changes.keys() - of_spec}})
-    return WorkerSpec(
-        **{
-            "backend": "poptorch",
-            "architecture": config.architecture if config is GPT2 else "bert",
-            "configuration": dataclasses.asdict(config),
-            "pipeline": {**pipeline.model_dump(mode="json"), "placement": [list(pair) for pair in pipeline.placement]},
-            "optimizer": optimizer.model_dump(mode="json"),
-            "precision": "float32",
-            "seed": 5,
-            "threads": 1,
-            "executable_cache": "",
-            **{key: changes[key] for key in changes.keys() & of_spec},
-        }
-    )
+def spec_of(config: Config = GPT2, optimizer: dict[str, Any] = ADAMW, **changes: Any) -> WorkerSpec:
+    half = changes.pop("precision", "float32") == "float16"
+    kept = {key: changes.pop(key) for key in ("executable_cache", "offline") if key in changes}
+    return spec(config, optimizer, half_weights=half, **{**PIPELINE, **changes})._replace(backend="poptorch", **kept)
 
 
 def gpt2_call(seed: int = 0, **changes: Any) -> UpdateCall:
     """Two updates of two replicas of seven sequences."""
-    draw = np.random.default_rng(seed)
-    labels = draw.integers(64, size=(28, 8))
-    labels[:, 5:] = np.where(draw.random((28, 3)) < 0.5, -100, labels[:, 5:])
-    counts = (labels != -100).sum(1).reshape(2, 14).sum(1).repeat(14)
-    batch = {
-        "input_ids": draw.integers(64, size=(28, 8)).astype(np.int32),
-        "labels": labels,
-        "divisor.next_token": counts.astype(np.float32),
-    }
-    return UpdateCall(batch, np.zeros((2, 2, 7), np.int64), 1e-2, 64.0)._replace(**changes)
+    made = call(GPT2, spec_of(), updates=2, loss_scale=64.0, learning_rate=1e-2, seed=seed)
+    return made._replace(batch={**made.batch, "input_ids": made.batch["input_ids"].astype(np.int32)})._replace(**changes)
 
 
 def bert_call(seed: int = 0) -> UpdateCall:
     """Two updates of two replicas of seven micro-batches of two pairs."""
-    draw = np.random.default_rng(seed)
-    masked = draw.integers(64, size=(56, 3))
-    masked[::2, 2] = -100
-    batch = {
-        "input_ids": draw.integers(64, size=(56, 8)),
-        "attention_mask": (np.arange(8) < draw.integers(4, 9, size=(56, 1))).astype(np.int64),
-        "token_type_ids": draw.integers(2, size=(56, 8)),
-        "masked_positions": draw.integers(4, size=(56, 3)),
-        "masked_labels": masked,
-        "next_sentence_labels": draw.integers(2, size=56),
-        "divisor.masked_token": (masked != -100).sum(1).reshape(2, 28).sum(1).repeat(28).astype(np.float32),
-        "divisor.next_sentence": np.full(56, 28, np.float32),
-    }
-    return UpdateCall(batch, np.zeros((2, 2, 7), np.int64), 1e-2, 64.0)
+    built = spec_of(BERT, layers_per_ipu=[0, 3], micro_batch_size=2, loss_chunk=None)
+    return call(BERT, built, updates=2, loss_scale=64.0, learning_rate=1e-2, seed=seed)
 
 
-def begin(backend: Any, config: Any = GPT2, state: dict[str, torch.Tensor] | None = None) -> Any:
-    """Return the backend with initial weights, and zeros as the optimizer's state."""
-    model = build_model("gpt2" if config is GPT2 else "bert", dataclasses.asdict(config))
-    model.initialise(torch.Generator().manual_seed(3))
-    weights = dict(model.state_dict())
-    moments = {f"{name}.{moment}": torch.zeros_like(w) for name, w in weights.items() for moment in ("exp_avg", "exp_avg_sq")}
-    backend.load(weights, {**moments, "updates": torch.tensor(0.0)})
+def begin(backend: Any, config: Config = GPT2) -> Any:
+    """Return the backend with weights, and zeros as the optimizer's state."""
+    backend.load(random_weights(config), no_state(config))
     return backend
 
 
@@ -139,8 +82,8 @@ def require_close(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("optimizer", [ADAMW, LAMB], ids=["adamw", "lamb"])
 @pytest.mark.parametrize("config", [GPT2, BERT], ids=["gpt2", "bert"])
-def test_updates_equal_those_of_the_simulator(poptorch: ModuleType, config: Any, optimizer: Optimizer) -> None:
-    changes = {} if config is GPT2 else {"layers_per_ipu": [0, 2], "micro_batch_size": 2, "loss_chunk": None}
+def test_updates_equal_those_of_the_simulator(poptorch: ModuleType, config: Any, optimizer: dict[str, Any]) -> None:
+    changes = {} if config is GPT2 else {"layers_per_ipu": [0, 3], "micro_batch_size": 2, "loss_chunk": None}
     make = gpt2_call if config is GPT2 else bert_call
     ours = begin(poptorch.PoptorchBackend(spec_of(config, optimizer, **changes)), config)
     theirs = begin(SimulatorBackend(spec_of(config, optimizer, **changes)), config)
@@ -154,7 +97,7 @@ def test_updates_equal_those_of_the_simulator(poptorch: ModuleType, config: Any,
 
 
 # As fine-tuning has it: one update a call, moments without bias correction, and a norm that clips every gradient here.
-TUNING = Optimizer(learning_rate=1e-2, epsilon=1e-3, bias_correction=False, weight_decay=0.1, gradient_clipping=0.5)
+TUNING = {**ADAMW, "epsilon": 1e-3, "bias_correction": False, "gradient_clipping": 0.5}
 HEADS = {
     "spans": ("answer", {"answer_positions": (2,)}, {}),
     "classes": ("class", {"class_labels": ()}, {"labels": 3}),
@@ -177,10 +120,10 @@ def task_call(head: str, seed: int) -> UpdateCall:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_updates_of_a_task_equal_those_of_the_simulator(poptorch: ModuleType, head: str) -> None:
-    changes = {"layers_per_ipu": [1, 1], "head": 1, "loss_chunk": None, "vocabulary_serialisation": 1, "device_iterations": 1}
+    changes = {"layers_per_ipu": [1, 2], "head": 1, "loss_chunk": None, "vocabulary_serialisation": 1, "device_iterations": 1}
     config = dataclasses.replace(BERT, next_sentence=False, head="spans" if head == "spans" else "classes", **HEADS[head][2])
-    spec = spec_of(config, TUNING, **changes)
-    ours, theirs = (begin(backend(spec), config) for backend in (poptorch.PoptorchBackend, SimulatorBackend))
+    built = spec_of(config, TUNING, **changes)
+    ours, theirs = (begin(backend(built), config) for backend in (poptorch.PoptorchBackend, SimulatorBackend))
     for seed in (0, 1):
         found, expected = ours.take(task_call(head, seed)), theirs.take(task_call(head, seed))
         assert found.losses == pytest.approx(expected.losses, rel=1e-5)
@@ -188,7 +131,7 @@ def test_updates_of_a_task_equal_those_of_the_simulator(poptorch: ModuleType, he
     require_close(ours.save()[0], theirs.save()[0])
     saved = ours.save()
     ours.close()
-    resumed = poptorch.PoptorchBackend(spec)
+    resumed = poptorch.PoptorchBackend(built)
     resumed.load(*saved)  # the scalars that undo the bias correction follow from the count of updates
     for backend in (resumed, theirs):
         backend.take(task_call(head, 2))
@@ -229,7 +172,7 @@ def test_no_tensor_is_kept_apart_without_recomputation(poptorch: ModuleType) -> 
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, LAMB], ids=["adamw", "lamb"])
-def test_a_run_that_was_saved_goes_on_with_the_same_bytes(poptorch: ModuleType, optimizer: Optimizer) -> None:
+def test_a_run_that_was_saved_goes_on_with_the_same_bytes(poptorch: ModuleType, optimizer: dict[str, Any]) -> None:
     whole = begin(poptorch.PoptorchBackend(spec_of(optimizer=optimizer)))
     for seed in (0, 1):
         whole.take(gpt2_call(seed))
@@ -311,7 +254,7 @@ def test_the_options_of_the_table_are_set_before_the_model_freezes_them(poptorch
         "Training.gradientAccumulation": 7,
         "Training.accumulationAndReplicationReductionType": stand_in.ReductionType.Mean,
         "outputMode": stand_in.OutputMode.Sum,
-        "randomSeed": 5,
+        "randomSeed": 1,
         "setAvailableMemoryProportion": {"IPU0": 0.2, "IPU1": 0.1},
         "enableExecutableCaching": str(tmp_path / "cache"),
         "Precision.enableStochasticRounding": True,
@@ -340,10 +283,10 @@ def test_sequences_are_ordered_by_update_micro_batch_and_replica(poptorch: Modul
 
 
 def test_documents_are_refused(poptorch: ModuleType) -> None:
-    call = gpt2_call()
-    batch = {**call.batch, "document_ids": np.zeros((28, 8), np.int64)}
+    given = gpt2_call()
+    batch = {**given.batch, "document_ids": np.zeros((28, 6), np.int64)}
     with pytest.raises(BackendError, match="leave documents out"):
-        begin(poptorch.PoptorchBackend(spec_of())).compile(call._replace(batch=batch))
+        begin(poptorch.PoptorchBackend(spec_of())).compile(given._replace(batch=batch))
 
 
 def test_a_placement_of_another_model_is_refused(poptorch: ModuleType) -> None:
@@ -439,18 +382,18 @@ def test_the_worker_trains_through_poptorch(poptorch: ModuleType, monkeypatch: p
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(stand_in.__file__).parent)]))
     monkeypatch.setenv(INTERPRETER, sys.executable)
-    spec, call = spec_of(), gpt2_call()
-    expected = begin(SimulatorBackend(spec))
-    losses = expected.take(call).losses
+    built, given = spec_of(), gpt2_call()
+    expected = begin(SimulatorBackend(built))
+    losses = expected.take(given).losses
     worker = WorkerProcess("poptorch")
     try:
         assert worker.facts["name"] == "Graphcore IPU"
-        worker.request("open", spec._asdict())
-        weights, state = begin(poptorch.PoptorchBackend(spec)).save()
+        worker.request("open", built._asdict())
+        weights, state = begin(poptorch.PoptorchBackend(built)).save()
         tensors = {**{f"weight.{name}": w for name, w in weights.items()}, **{f"state.{name}": s for name, s in state.items()}}
         worker.request("load", arrays={name: tensor.numpy() for name, tensor in tensors.items()})
-        fields = {"learning_rate": call.learning_rate, "loss_scale": call.loss_scale}
-        arrays = {"seeds": call.seeds, **{f"batch.{name}": array for name, array in call.batch.items()}}
+        fields = {"learning_rate": given.learning_rate, "loss_scale": given.loss_scale}
+        arrays = {"seeds": given.seeds, **{f"batch.{name}": array for name, array in given.batch.items()}}
         assert worker.request("compile", fields, arrays).fields["seconds"] > 0
         assert worker.request("take", fields, arrays).arrays["losses"] == pytest.approx([losses.mean()], rel=1e-5)
         saved = {name: torch.from_numpy(array) for name, array in worker.request("save").arrays.items()}

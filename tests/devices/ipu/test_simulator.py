@@ -21,7 +21,7 @@ from pipeline_cases import (
     train_whole,
 )
 
-from relm.devices.ipu.backend import Backend, BackendError, WorkerSpec
+from relm.devices.ipu.backend import BackendError, WorkerSpec
 from relm.devices.ipu.simulator import SimulatorBackend
 
 PIPELINES: dict[str, tuple[Config, dict[str, Any]]] = {
@@ -105,53 +105,6 @@ def test_the_vocabulary_is_projected_in_slices_and_the_loss_taken_in_chunks_as_t
     assert (counts[1][0] - counts[0][0], counts[0][1], counts[1][1]) == (3, 1, 2)
 
 
-def test_the_division_of_a_batch_among_replicas_and_micro_batches_changes_rounding_only() -> None:
-    found = []
-    for layers, replicas, accumulation, size in (([1, 2], 1, 12, 1), ([1, 2], 2, 6, 1), ([1, 2], 1, 6, 2), ([3], 4, 3, 1)):
-        sizes = {"replicas": replicas, "gradient_accumulation": accumulation, "micro_batch_size": size}
-        built = spec(GPT2, ADAMW, layers_per_ipu=layers, **sizes)
-        backend = opened(GPT2, built)
-        backend.take(call(GPT2, built, updates=2))
-        found.append(backend.save()[0])
-    for weights in found[1:]:
-        assert_close(weights, found[0])
-
-
-@pytest.mark.parametrize("case", ["gpt2-graphcore", "gpt2-everything-kept", "bert-replicas"])
-def test_one_tensor_without_its_graph_passes_from_stage_to_stage(case: str) -> None:
-    config, pipeline = PIPELINES[case]
-    built = spec(config, ADAMW, **pipeline)
-    backend = opened(config, built)
-    passed: list[tuple[str, dict[str, torch.Tensor]]] = []
-    for stage in backend._pipeline.stages[1:]:
-        segments, name = backend._pipeline._segments[stage.ipu], stage.segments[0]
-
-        def run(batch: Any, state: Any, own: Any = segments[name].run, name: str = name) -> Any:
-            passed.append((name, state))
-            return own(batch, state)
-
-        segments[name] = segments[name]._replace(run=run)
-    backend.take(call(config, built))
-    assert {name for name, _ in passed} == {stage.segments[0] for stage in backend._pipeline.stages[1:]}
-    assert all(list(state) == ["hidden"] and state["hidden"].is_leaf for _, state in passed)
-
-
-def test_every_micro_batch_sees_the_weights_from_before_the_update() -> None:
-    config, pipeline = PIPELINES["gpt2-replicas"]
-    built = spec(config, ADAMW, **pipeline)
-    backend = opened(config, built)
-    seen: list[torch.Tensor] = []
-    layer = backend._pipeline.ipus[1].transformer.h[1]
-    layer.register_forward_pre_hook(lambda module, inputs: seen.append(layer.mlp.c_fc.weight.detach().clone()))
-    backend.take(call(config, built, updates=2))
-    forward_and_recomputed = 2 * 3 * 5  # replicas, micro-batches
-    assert len(seen) == 2 * forward_and_recomputed
-    name = "transformer.h.1.mlp.c_fc.weight"
-    assert all(torch.equal(weight, random_weights(config)[name]) for weight in seen[:forward_and_recomputed])
-    assert all(torch.equal(weight, seen[-1]) for weight in seen[forward_and_recomputed:])
-    assert not torch.equal(seen[0], seen[-1])
-
-
 def test_the_divisor_of_each_micro_batch_weighs_its_nats() -> None:
     built = spec(GPT2, ADAMW, layers_per_ipu=[3], gradient_accumulation=2)
     given = call(GPT2, built)
@@ -208,6 +161,7 @@ def test_a_resumed_run_ends_with_the_same_bits_as_an_uninterrupted_one(half_weig
     whole.take(second)
     resumed = SimulatorBackend(built)
     resumed.load(*saved)
+    assert resumed.compile(second) == 0.0, "something was compiled"
     resumed.take(second)
     for found, expected in zip(resumed.save(), whole.save(), strict=True):
         assert set(found) == set(expected)
@@ -237,31 +191,11 @@ def updated(built: WorkerSpec) -> tuple[dict[str, torch.Tensor], dict[str, torch
     return backend.save()
 
 
-def test_bfloat16_computes_nearly_the_same_with_float32_weights() -> None:
-    config, pipeline = PIPELINES["bert"]
-    exact, coarse = (spec(config, ADAMW, precision=precision, **pipeline) for precision in ("float32", "bfloat16"))
-    losses = [opened(config, built).take(call(config, built)).losses[0] for built in (exact, coarse)]
-    assert losses[0] != losses[1]
-    assert losses[1] == pytest.approx(losses[0], rel=0.02)
-
-
-def test_the_backend_says_what_decides_rounding_and_compiles_nothing() -> None:
-    config, pipeline = PIPELINES["gpt2-one-ipu"]
-    built = spec(config, ADAMW, **pipeline)
-    backend: Backend = opened(config, built)
-    assert backend.compile(call(config, built)) == 0.0
-    assert backend.describe()["torch"] == torch.__version__
-    backend.close()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"head": 1}, "transformer.wte.weight is read by token_embedding on IPU 0 and by head on IPU 1"),
-        (
-            {"layers_per_ipu": [1, 3]},
-            "places layers.3 where the model has head; layers_per_ipu must sum to the model's 3 layers",
-        ),
+        ({"layers_per_ipu": [1, 3]}, "places layers.3 where the model has head; layers_per_ipu must sum to the"),
         ({"layers_per_ipu": [1, 1]}, "the pipeline places head where the model has layers.2"),
     ],
 )

@@ -7,10 +7,9 @@ import torch
 from pipeline_cases import ADAMW, LAMB, assert_close
 from torch import Tensor, nn
 
-from relm.devices.ipu.update_rules import UpdateRule, is_adapted, is_decayed
+from relm.devices.ipu.update_rules import UpdateRule
 from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import build_optimizer, optimizer_tensors
-from relm.training.optimizers.building import parameter_groups
 
 ADAM = {**ADAMW, "name": "adam"}
 CASES: dict[str, dict[str, Any]] = {
@@ -68,37 +67,9 @@ def test_twenty_updates_equal_those_of_relms_optimizer(case: str) -> None:
     assert_close(state, expected_state)
 
 
-@pytest.mark.parametrize("decayed", ["matrices", "all_but_biases"])
-@pytest.mark.parametrize("adapted", ["matrices", "all"])
-def test_the_groups_are_those_of_relms_optimizers(decayed: str, adapted: str) -> None:
-    settings = Optimizer.model_validate({**LAMB, "decayed": decayed, "lamb": {"adapted": adapted}})
-    model = Layer()
-    groups = {id(p): group for group in parameter_groups(model, settings) for p in group["params"]}
-    section = settings.model_dump(mode="json")
-    for name, parameter in model.named_parameters():
-        group = groups[id(parameter)]
-        assert is_decayed(section["decayed"], name, parameter.dim()) == bool(group["weight_decay"])
-        assert is_adapted(section, parameter.dim()) == group["adapted"]
-
-
 def test_the_first_update_of_adamw_is_the_learning_rate_against_the_gradients_sign() -> None:
     """As with bias correction: without it, the first update would be more than three times as large."""
     weight = torch.tensor([1.0, -2.0])
     rule = UpdateRule(Optimizer.model_validate({**ADAMW, "weight_decay": 0.0}).model_dump(), {"weight": weight})
     rule.take({"weight": torch.tensor([0.5, -3.0])}, learning_rate=0.1)
     assert weight.tolist() == pytest.approx([0.9, -1.9], abs=1e-6)
-
-
-def test_state_restores_and_is_copied() -> None:
-    section = Optimizer.model_validate(LAMB).model_dump()
-    weights = {"weight": torch.ones(2, 2)}
-    rule = UpdateRule(section, weights)
-    rule.take({"weight": torch.ones(2, 2)}, 0.1)
-    saved = rule.tensors()
-    rule.take({"weight": torch.ones(2, 2)}, 0.1)
-    assert saved["updates"].item() == 1.0
-    assert saved["weight.exp_avg"][0, 0].item() == pytest.approx(0.1)
-    restored = UpdateRule(section, weights)
-    restored.restore(saved)
-    assert restored.updates == 1
-    assert all(torch.equal(tensor, saved[name]) for name, tensor in restored.tensors().items())

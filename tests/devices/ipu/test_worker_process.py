@@ -159,18 +159,12 @@ INTERPRETERS: dict[str, tuple[Any, str]] = {
         lambda path: interpreter(path.parent, f'exec {sys.executable} -S "$@"'),
         "cannot import numpy: ModuleNotFoundError: No module named 'numpy'; set RELM_IPU_PYTHON to a Python that",
     ),
-    "no Python": (
-        lambda path: interpreter(path.parent, "exit 3"),
-        "{path}: the IPU worker ended with exit code 3 before its first answer",
-    ),
+    "no Python": (lambda path: interpreter(path.parent, "exit 3"), "{path}: the IPU worker ended with exit code 3 before its"),
     "a greeting": (
         lambda path: interpreter(path.parent, f'echo "Welcome to the Pod"; exec {sys.executable} "$@"'),
         "sent an invalid message",
     ),
-    "killed": (
-        lambda path: interpreter(path.parent, "kill -9 $$"),
-        "was ended by SIGKILL before its first answer, by another process or for lack of memory; run the same",
-    ),
+    "killed": (lambda path: interpreter(path.parent, "kill -9 $$"), "was ended by SIGKILL before its first answer, by another"),
 }
 
 
