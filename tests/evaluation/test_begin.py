@@ -16,13 +16,11 @@ from llama_form import BOS, EOS, POSITIONS, llama_folder
 
 from harness_tasks import harness_python, passages, small_tokenizer, wikitext
 from relm.artifact import read_json
-from relm.cli import main
 from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.samples import write_samples
 from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
-from relm.evaluation.harness.tasks import tokenizer_folder
 from relm.evaluation.lambada import evaluate_lambada, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
@@ -107,11 +105,6 @@ def test_last_words_are_lm_eval_s_passage_by_passage(
     evaluate_lambada(folder, folder / "tokenizer.json", tmp_path / "f.jsonl", **given)
     figure = math.log(read_json(tmp_path / "e.json")["figures"]["lambada_openai_perplexity"])
     assert figure == pytest.approx(-np.mean([nats for nats, _ in theirs]), abs=SAME)
-
-
-def test_bos_moves_single_passages_by_nats(found: Found) -> None:
-    begun, bare = (np.array(found[True, begin]["pairs"])[:, 0] for begin in ("tokenizer", "none"))
-    assert np.abs(begun - bare).max() > 1
 
 
 @pytest.mark.parametrize(("adds_bos", "begin"), COMPARED)
@@ -225,12 +218,6 @@ def test_the_token_that_begins_a_text_is_the_one_that_the_settings_name(tmp_path
     assert prefix_token(load_tokenizer(folder / "tokenizer.json")) == EOS
 
 
-def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((folders[True] / "tokenizer.json").read_bytes())
-    folder = tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}, tmp_path / "made")
-    assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"
-
-
 @pytest.mark.parametrize(
     ("begin", "first_token", "tokens", "sentence"),
     [
@@ -247,20 +234,6 @@ def test_the_result_records_the_tokens_before_the_text(
     assert protocol["begin"] == begin
     assert protocol["begin_tokens"] == [{"id": number, "token": "<s>"} for number in tokens]
     assert re.search(sentence, protocol["in_words"])
-
-
-def test_the_commands_take_the_choice_and_the_result_has_it(folders: dict[bool, Path], tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
-    paths = ["--model", str(folders[True]), "--file", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "e.json")]
-    for command, given, expected in (
-        ("lambada", [], ("tokenizer", 1)),
-        ("lambada", ["--begin", "none"], ("none", 0)),
-        ("perplexity", [], ("tokenizer", 1)),
-    ):
-        assert main([command, *paths, "--threads", "1", *given]) == 0
-        protocol = read_json(tmp_path / "e.json")["protocol"]
-        assert (protocol["begin"], len(protocol["begin_tokens"])) == expected
-        assert ("begins with <s>" in protocol["in_words"]) == bool(protocol["begin_tokens"])
 
 
 def test_the_harness_records_the_tokens_before_a_text(folders: dict[bool, Path], tmp_path: Path) -> None:

@@ -95,21 +95,3 @@ def test_an_adapter_in_a_folder_of_any_origin_is_refused(models: dict[str, Path]
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "another", "peft_type": "LORA"}')
     with pytest.raises(RelmError, match=r"adapter_config\.json names an adapter, which is not applied here: merge it into"):
         load_causal(folder, 5, ONE_THREAD)
-
-
-def test_a_model_is_hashed_no_more_than_twice_in_a_step(
-    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import hashlib
-
-    read, digest = list[str](), hashlib.file_digest
-
-    def counted(file, *given):
-        read.append(Path(file.name).name)
-        return digest(file, *given)
-
-    monkeypatch.setattr(hashlib, "file_digest", counted)
-    command = ["perplexity", "--file", str(PROSE), "--model", str(models["gpt2"]), "--limit", "1", "--threads", "1"]
-    assert main([*command, "--output", str(tmp_path / "figures.json")]) == 0
-    assert read.count("model.safetensors") == 2, "once as the command's input, once by whoever loads it"
-    assert read.count("config.json") == 2

@@ -127,13 +127,6 @@ def test_forms_are_those_of_wanted_words_whatever_their_case() -> None:
     assert (forms.words, forms.ambiguous) == (7, {"sa"})
 
 
-def test_batches_of_training_text_change_no_form() -> None:
-    texts = ["Să sa", "să și", "in în în", ""]
-    assert collect_forms([count_forms([text]) for text in texts], {"sa", "in"}) == collect_forms(
-        [count_forms(texts)], {"sa", "in"}
-    )
-
-
 def test_the_most_frequent_form_is_put_in_place_of_each_word_in_its_case() -> None:
     forms = forms_in("Să sa să țară în")
     assert forms.restore("Sa sa SA, tara-tara TARA Tara; IN fata") == "Să să SĂ, țară-țară ȚARĂ Țară; ÎN fata"

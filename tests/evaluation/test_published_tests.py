@@ -35,11 +35,6 @@ ABSENT = {
 }
 
 
-def test_there_are_tests_of_each_protocol() -> None:
-    assert {path.stem for path in TESTS} >= {"lambada", "wikitext103", "wikitext2", "wikitext2_raw", "wikitext_lm_eval"}
-    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada", "multiple_choice", "squad", "glue"}
-
-
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_a_test_loads_and_files_fetched_in_an_archive_are_pinned(path: Path) -> None:
     test = load_test(path)

@@ -124,18 +124,6 @@ def test_strided_windows_are_those_of_the_page_on_perplexity(sizes) -> None:
     assert windows.weights.tolist() == [iteration[3] for iteration in scoring]
 
 
-@pytest.mark.parametrize("kind", ["overlapping", "rolling", "strided"])
-@given(SIZES)
-def test_every_token_but_the_first_is_scored_once_and_sees_no_more_than_the_context(kind, sizes) -> None:
-    tokens, context, stride = sizes
-    windows = cut_windows(kind, tokens, context, stride)
-    expected = list(range(1, tokens))
-    if kind == "strided" and stride == context:
-        expected = [position for position in expected if position % stride]
-    assert positions_scored(windows) == expected
-    assert all(end - 1 - start <= context and 1 <= scored < end - start for start, end, scored in rows(windows))
-
-
 def test_no_window_crosses_from_one_document_into_the_next() -> None:
     windows = cut_documents("rolling", [4, 1, 0, 7], 3, 3)
     assert rows(windows) == [(0, 4, 3), (5, 9, 3), (8, 12, 3)]

@@ -65,12 +65,6 @@ def test_labels_are_the_inputs_shifted_by_one(manifest) -> None:
     assert batch["labels"].tolist() == [[5, 6, 7, 8], [1, 2, 3, 4]]
 
 
-def test_every_token_but_the_first_is_a_label_once(manifest) -> None:
-    examples = CausalExamples(manifest, "train", 5)
-    labels = examples.batch(np.arange(len(examples)), zeros(2))["labels"]
-    assert labels.ravel().tolist() == list(range(1, 11))
-
-
 def test_a_smaller_stride_makes_windows_overlap(manifest) -> None:
     examples = CausalExamples(manifest, "train", 4, Causal(stride=3))
     assert examples.windows(np.arange(len(examples))).tolist() == [[0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [6, 7, 8, 9, 10]]

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -287,11 +286,6 @@ print(kept, encoder.fast._gigatoken is first)
 def test_gigatoken_is_loaded_again_when_its_cache_is_large(tokenizer) -> None:
     done = subprocess.run([sys.executable, "-c", MANY_WORDS, str(tokenizer)], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
-
-
-def test_the_ids_are_those_of_the_trained_tokenizer(tokenizer: Path, prose: list[str]) -> None:
-    loaded = load_tokenizer(tokenizer).tokenizer
-    assert_alike(TextEncoder(loaded), TextEncoder(loaded, fast=False), prose)
 
 
 def test_ends_are_appended_to_each_text() -> None:

@@ -29,17 +29,6 @@ def test_any_rows_are_read_in_the_requested_order(tmp_path) -> None:
             assert found.tolist() == expected[column.name][indices].tolist()
 
 
-def test_every_row_of_real_batches_is_read(tmp_path) -> None:
-    opened = written(tmp_path / "a.table", 2 * table.ROWS + 5)
-    for name, expected in rows_of(len(opened)).items():
-        found = opened.rows(name, np.arange(len(opened)))
-        if isinstance(expected, tuple):
-            np.testing.assert_array_equal(found.values, expected[0])
-            np.testing.assert_array_equal(found.sizes, expected[1])
-        else:
-            np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.usefixtures("small_batches")
 def test_bytes_do_not_depend_on_how_rows_are_cut(tmp_path) -> None:
     whole = written(tmp_path / "whole.table", 29).path.read_bytes()

@@ -128,20 +128,6 @@ def test_every_step_stands_on_the_page_with_its_command_and_hashes(run: Finished
         assert all(entry["sha256"][:12] in text for entry in (*each["inputs"], *each["outputs"]))
 
 
-def test_sources_licences_and_the_loading_lines_are_shown(run: FinishedRun) -> None:
-    text = page(run).text
-    for words in (
-        "Two texts · training data",
-        "licence CC-BY-SA-3.0",
-        "https://example.org/a.xml",
-        "A tokenizer · tokenizer",
-        'write = pipeline("text-generation", model="results/tiny")',
-        "Its context is 64 tokens, prompt and continuation together.",
-        "snakemake results/tiny",
-    ):
-        assert words in text
-
-
 def test_a_smoke_twin_says_that_its_figures_mean_nothing(finished_run: Callable[..., Any]) -> None:
     run = finished_run(name="smoke/tiny")
     text = page(run).text
