@@ -239,19 +239,11 @@ def test_the_protocol_is_recorded(case: Case, evaluate: Callable) -> None:
     expected = {
         "tokenizer_sha256": sha256_of(case.manifest.parent / "tokenizer.json"),
         "manifest_sha256": sha256_of(case.manifest),
-        "split": "held_out",
         "sequence_length": LENGTH,
-        "masks": "dynamic",
         "probability": 0.3,
-        "max_predictions": None,
-        "selection": "exact",
-        "whole_words": False,
-        "mask_share": 0.8,
-        "random_share": 0.1,
         "seed": 2,
         "redraws": 3,
         "batch_size": 8,
-        "processes": 1,
         "limit": 10,
     }
     assert {name: protocol[name] for name in expected} == expected

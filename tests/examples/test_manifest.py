@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relm.artifact import read_json, sidecar_of, write_json
+from relm.artifact import sidecar_of, write_json
 from relm.errors import RelmError
 from relm.examples.manifest import (
     Manifest,
@@ -111,25 +111,6 @@ def test_manifests_of_older_versions_are_still_read(tmp_path) -> None:
         TokenizerFacts("cd" * 32, 400, 0),
         {"train": Split(4, 2, 3, 9, [Shard("a.bin", "ab" * 32, 8, "uint16", 4, 2)])},
     )
-
-
-def test_the_file_is_the_agreed_json(tmp_path) -> None:
-    shards = {"train": [sidecar(tmp_path / "a.train.bin")], "held_out": [sidecar(tmp_path / "a.held_out.bin")]}
-    write_manifest(shards, tmp_path / "manifest.json")
-    content = read_json(tmp_path / "manifest.json")
-    assert list(content) == ["objective", "tokenizer", "splits", "layout", "settings"]
-    assert list(content["tokenizer"]) == ["sha256", "vocabulary_size", "end_of_text_id", "special"]
-    assert content["splits"]["train"]["shards"][0] == {
-        "file": "a.train.bin",
-        "sha256": "ab" * 32,
-        "size": 8,
-        "dtype": "uint16",
-        "tokens": 4,
-        "documents": 2,
-        "examples": None,
-        "idx_sha256": "ef" * 32,
-        "source": "01" * 32,
-    }
 
 
 def test_lengths_are_counted_up_to_powers_of_two() -> None:

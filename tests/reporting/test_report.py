@@ -93,28 +93,6 @@ def test_the_verdict_stands_before_everything_else(
     assert headline in (run.plan.report_folder / "README.md").read_text().split("## ")[0]
 
 
-LONG = {"standard_deviation": 0.0244905339, "runs": 5, "source": "five seeds."}
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"expect": [{**EXPECT, "value": 4.2, "basis": "Two standard errors.", "noise": LONG}]},
-            "Tolerance: Two standard errors. Noise: standard deviation 0.0245 of 5 runs, five seeds. ",
-        ),
-        ({"deviations": ["The original masked nothing."]}, "The original masked nothing."),
-        ({}, "The recipe declares none."),
-        ({"evaluate": []}, "Nothing was measured. The recipe names no published figure to compare with."),
-        ({"evaluate": []}, "The recipe evaluates nothing."),
-    ],
-)
-def test_the_page_quotes_the_recipe(
-    changes: dict[str, Any], sentence: str, finished_run: Callable[..., Any], recipe: Callable[..., Any]
-) -> None:
-    assert sentence in page(finished_run(recipe(**changes))).text
-
-
 def test_text_that_the_model_wrote_is_no_html(run: FinishedRun) -> None:
     html = (run.report() / "report.html").read_text()
     assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in html
