@@ -10,9 +10,8 @@ import pytest
 import torch
 from masked_cases import bert
 
-from harness_tasks import PROSE, small_model, small_tokenizer
+from harness_tasks import small_model, small_tokenizer
 from relm.artifact import companions, read_json, sidecar_of, write_json, write_sidecar
-from relm.cli import main
 from relm.errors import RelmError
 from relm.evaluation.diacritics.text_to_text import load_text_to_text
 from relm.evaluation.execution import Execution
@@ -69,23 +68,6 @@ def test_whoever_reads_a_model_refuses_a_changed_configuration(models: dict[str,
     with pytest.raises(RelmError, match=r"model/config\.json: has \d+ bytes, model\.safetensors\.json says \d+; put back"):
         read(folder, tmp_path / "figures.json")
     assert not (tmp_path / "figures.json").exists()
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
-def test_the_command_gives_figures_of_a_model_and_none_once_a_file_is_changed(
-    models: dict[str, Path], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = Path(shutil.copytree(models["gpt2"], tmp_path / "model"))
-    command = ["perplexity", "--file", str(PROSE), "--model", str(folder), "--limit", "1", "--threads", "1"]
-    output = tmp_path / "figures.json"
-    if name == "config.json":
-        assert main([*command, "--output", str(output)]) == 0
-        output.unlink()
-    changed = (folder / name).read_text().replace("1e-05", "1e+05") + " "
-    (folder / name).write_text(changed)
-    assert main([*command, "--output", str(output)]) == 1
-    assert f"relm perplexity: {folder / name}: " in capsys.readouterr().err
-    assert not output.exists()
 
 
 def test_an_adapter_in_a_folder_of_any_origin_is_refused(models: dict[str, Path], tmp_path: Path) -> None:

@@ -137,13 +137,6 @@ def test_of_equally_frequent_forms_the_first_by_code_points_is_taken() -> None:
     assert forms_in("țară țara").likeliest == {"tara": "țara"}
 
 
-@given(st.lists(st.text(alphabet=ROMANIAN), max_size=4), st.text(alphabet=ROMANIAN))
-def test_a_restored_text_is_the_text_without_its_diacritics(training: list[str], text: str) -> None:
-    source = without_diacritics(text)
-    forms = collect_forms([count_forms(training)], set(map(plain, words_of(text))))
-    assert without_diacritics(forms.restore(source)) == source
-
-
 def test_the_worked_example_is_that_of_the_card() -> None:
     example = WORKED_EXAMPLES["ro"]
     source = "A inceput sa ii taie un fir de par, iar fata sta in fata, tine camasa de in in mana si canta nota SI."

@@ -1,7 +1,6 @@
 import hashlib
 import math
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -265,25 +264,6 @@ def test_a_text_that_cannot_be_scored_is_an_error_by_name(scored, text, options,
 def test_a_single_token_is_scored_after_an_end_of_text(scored, reference) -> None:
     found = scored(b"x", first_token="scored")["figures"]
     assert found["nats_per_token"] == pytest.approx(nats_of(reference, [0, *as_ids("x")], 1), rel=1e-5)
-
-
-def test_another_file_and_no_file_are_errors_by_name(tmp_path: Path, evaluated) -> None:
-    file = tmp_path / "wiki.test.tokens"
-    evaluate = partial(
-        evaluate_text,
-        model_folder=evaluated.model,
-        tokenizer=evaluated.tokenizer,
-        file=file,
-        output=tmp_path / "eval.json",
-        task="eval",
-        options=TextPerplexity(),
-    )
-    with pytest.raises(RelmError, match=r"wiki\.test\.tokens: cannot be read: No such file"):
-        evaluate()
-    file.write_text("altered")
-    with pytest.raises(RelmError, match=r"wiki\.test\.tokens: has sha256 [0-9a-f]{64}, expected 0{64}\. Give the file"):
-        evaluate(file_sha256="0" * 64)
-    assert not (tmp_path / "eval.json").exists()
 
 
 def test_wikitext_2_raw_has_the_tokens_and_pages_that_others_count(shared_data: Path, tmp_path: Path) -> None:

@@ -157,14 +157,6 @@ def test_a_split_shorter_than_one_example_is_refused(manifest) -> None:
         CausalExamples(manifest, "valid", 3)
 
 
-def test_opening_compares_content_only_on_request(manifest) -> None:
-    shard = manifest.parent / "a.train.bin"
-    shard.write_bytes(b"\x01\x00" + shard.read_bytes()[2:])
-    assert CausalExamples(manifest, "train", 4, check_content=False).windows(np.array([0])).tolist() == [[1, 1, 2, 3, 4]]
-    with pytest.raises(RelmError, match=r"a\.train\.bin: changed: sha256 is"):
-        CausalExamples(manifest, "train", 4)
-
-
 def test_a_manifest_of_tables_is_refused(manifest) -> None:
     write_json(manifest, {**read_json(manifest), "layout": "table", "objective": "masked"})
     with pytest.raises(RelmError, match=r"manifest\.json: expected a stream of tokens, found a table of masked examples"):

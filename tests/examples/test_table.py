@@ -154,17 +154,6 @@ def test_another_programs_table_is_refused(tmp_path) -> None:
         ExampleTable(tmp_path / "a.table").rows("ids", np.array([0]))
 
 
-def test_an_unfinished_table_leaves_the_old_one_and_nothing_else(tmp_path) -> None:
-    def fail() -> None:
-        with table_writer(tmp_path / "a.table", COLUMNS, {}) as writer:
-            writer.append(rows_of(5000))
-            raise RelmError("interrupted")
-
-    with pytest.raises(RelmError, match="interrupted"):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path) -> None:
     def fill() -> None:
         with table_writer(tmp_path / "a.table", COLUMNS, {}) as writer:
