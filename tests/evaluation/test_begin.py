@@ -155,25 +155,6 @@ def test_megatron_s_windows_begin_as_the_option_decides(
 
 
 @pytest.mark.parametrize("begin", get_args(Begin))
-@pytest.mark.parametrize("stride", [5, None])
-def test_the_page_s_windows_begin_as_the_option_decides(
-    folders: dict[bool, Path], begin: Begin, stride: int | None, tmp_path: Path
-) -> None:
-    ids, step = begun(folders[True], begin, TEXT), stride or POSITIONS
-    nats, counted, scored, reached = 0.0, 0, 0, 0
-    for start in range(0, len(ids), step):
-        end = min(start + POSITIONS, len(ids))
-        new = losses(folders[True], ids[start:end])[-(end - reached) :]
-        nats, counted, scored = nats + float(new.mean()) * (end - reached - 1), counted + end - reached - 1, scored + len(new)
-        reached = end
-        if end == len(ids):
-            break
-    result = perplexity_of(folders[True], TEXT, tmp_path, begin=begin, stride=stride, windows="strided", first_token="given")
-    assert result["figures"]["nats_per_token"] == pytest.approx(nats / counted, rel=1e-5)
-    assert result["figures"]["tokens_scored"] == scored
-
-
-@pytest.mark.parametrize("begin", get_args(Begin))
 def test_all_three_protocols_of_lambada_see_the_tokens_before_a_passage(begin: Begin, tmp_path: Path) -> None:
     folder = llama_folder(tmp_path / "model", adds_bos=True, likely=" ".join(LIKELY))
     loaded = load_tokenizer(folder / "tokenizer.json")

@@ -121,33 +121,6 @@ def test_strided_windows_have_the_figure_of_the_page_on_perplexity(reference, sc
     assert found["tokens_scored"] == length - 1 - lost
 
 
-def test_rolling_windows_over_pages_have_the_figures_of_lm_evals_wikitext(reference, scored) -> None:
-    nats = words = size = 0.0
-    for page in split_pages(WIKI):
-        ids = [0, *as_ids(wikitext(page))]  # its prefix is the end of text
-        done = 1
-        while done < len(ids):
-            end = min(done + CONTEXT, len(ids))
-            start = max(end - CONTEXT - 1, 0)
-            nats += nats_of(reference, ids[start:end], done - start)
-            done = end
-        words += len(re.split(r"\s+", page))
-        size += len(page.encode())
-    result = scored(
-        WIKI,
-        detokeniser="gpt2_wikitext",
-        documents="level_1_headings",
-        windows="rolling",
-        first_token="scored",
-        words="whitespace",
-    )
-    found = result["figures"]
-    assert (found["documents"], found["words"], found["bytes"]) == (2, words, size)
-    assert math.log(found["perplexity_per_word"]) == pytest.approx(nats / words, rel=1e-5)
-    assert found["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
-    assert found["tokens"] == found["tokens_scored"] == sum(len(as_ids(wikitext(page))) for page in split_pages(WIKI))
-
-
 def test_pages_begin_at_headings_of_the_first_level() -> None:
     assert split_pages(WIKI) == [
         " = First = \n \n The cat , a <unk> , sat @-@ on ( the ) mat . \n = = Rest = = \n \n It is 1 @,@ 000 . \n ",
