@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-
 from relm.artifact import read_json, sha256_of
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.samples import write_samples
