@@ -16,13 +16,11 @@ from llama_form import BOS, EOS, POSITIONS, llama_folder
 
 from harness_tasks import harness_python, passages, small_tokenizer, wikitext
 from relm.artifact import read_json
-from relm.cli import main
 from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.samples import write_samples
 from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
-from relm.evaluation.harness.tasks import tokenizer_folder
 from relm.evaluation.lambada import evaluate_lambada, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
@@ -109,11 +107,6 @@ def test_last_words_are_lm_eval_s_passage_by_passage(
     assert figure == pytest.approx(-np.mean([nats for nats, _ in theirs]), abs=SAME)
 
 
-def test_bos_moves_single_passages_by_nats(found: Found) -> None:
-    begun, bare = (np.array(found[True, begin]["pairs"])[:, 0] for begin in ("tokenizer", "none"))
-    assert np.abs(begun - bare).max() > 1
-
-
 @pytest.mark.parametrize(("adds_bos", "begin"), COMPARED)
 def test_pages_are_lm_eval_s_one_by_one(
     folders: dict[bool, Path], found: Found, adds_bos: bool, begin: Begin, tmp_path: Path
@@ -162,25 +155,6 @@ def test_megatron_s_windows_begin_as_the_option_decides(
 
 
 @pytest.mark.parametrize("begin", get_args(Begin))
-@pytest.mark.parametrize("stride", [5, None])
-def test_the_page_s_windows_begin_as_the_option_decides(
-    folders: dict[bool, Path], begin: Begin, stride: int | None, tmp_path: Path
-) -> None:
-    ids, step = begun(folders[True], begin, TEXT), stride or POSITIONS
-    nats, counted, scored, reached = 0.0, 0, 0, 0
-    for start in range(0, len(ids), step):
-        end = min(start + POSITIONS, len(ids))
-        new = losses(folders[True], ids[start:end])[-(end - reached) :]
-        nats, counted, scored = nats + float(new.mean()) * (end - reached - 1), counted + end - reached - 1, scored + len(new)
-        reached = end
-        if end == len(ids):
-            break
-    result = perplexity_of(folders[True], TEXT, tmp_path, begin=begin, stride=stride, windows="strided", first_token="given")
-    assert result["figures"]["nats_per_token"] == pytest.approx(nats / counted, rel=1e-5)
-    assert result["figures"]["tokens_scored"] == scored
-
-
-@pytest.mark.parametrize("begin", get_args(Begin))
 def test_all_three_protocols_of_lambada_see_the_tokens_before_a_passage(begin: Begin, tmp_path: Path) -> None:
     folder = llama_folder(tmp_path / "model", adds_bos=True, likely=" ".join(LIKELY))
     loaded = load_tokenizer(folder / "tokenizer.json")
@@ -225,12 +199,6 @@ def test_the_token_that_begins_a_text_is_the_one_that_the_settings_name(tmp_path
     assert prefix_token(load_tokenizer(folder / "tokenizer.json")) == EOS
 
 
-def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((folders[True] / "tokenizer.json").read_bytes())
-    folder = tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}, tmp_path / "made")
-    assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"
-
-
 @pytest.mark.parametrize(
     ("begin", "first_token", "tokens", "sentence"),
     [
@@ -247,20 +215,6 @@ def test_the_result_records_the_tokens_before_the_text(
     assert protocol["begin"] == begin
     assert protocol["begin_tokens"] == [{"id": number, "token": "<s>"} for number in tokens]
     assert re.search(sentence, protocol["in_words"])
-
-
-def test_the_commands_take_the_choice_and_the_result_has_it(folders: dict[bool, Path], tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
-    paths = ["--model", str(folders[True]), "--file", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "e.json")]
-    for command, given, expected in (
-        ("lambada", [], ("tokenizer", 1)),
-        ("lambada", ["--begin", "none"], ("none", 0)),
-        ("perplexity", [], ("tokenizer", 1)),
-    ):
-        assert main([command, *paths, "--threads", "1", *given]) == 0
-        protocol = read_json(tmp_path / "e.json")["protocol"]
-        assert (protocol["begin"], len(protocol["begin_tokens"])) == expected
-        assert ("begins with <s>" in protocol["in_words"]) == bool(protocol["begin_tokens"])
 
 
 def test_the_harness_records_the_tokens_before_a_text(folders: dict[bool, Path], tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 import torch
 from masked_cases import bert
 
-from harness_tasks import PROSE, small_model, small_tokenizer
+from harness_tasks import small_model, small_tokenizer
 from relm.artifact import companions, read_json, sidecar_of, write_json, write_sidecar
-from relm.cli import main
 from relm.errors import RelmError
 from relm.evaluation.diacritics.text_to_text import load_text_to_text
 from relm.evaluation.execution import Execution
@@ -71,23 +70,6 @@ def test_whoever_reads_a_model_refuses_a_changed_configuration(models: dict[str,
     assert not (tmp_path / "figures.json").exists()
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
-def test_the_command_gives_figures_of_a_model_and_none_once_a_file_is_changed(
-    models: dict[str, Path], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = Path(shutil.copytree(models["gpt2"], tmp_path / "model"))
-    command = ["perplexity", "--file", str(PROSE), "--model", str(folder), "--limit", "1", "--threads", "1"]
-    output = tmp_path / "figures.json"
-    if name == "config.json":
-        assert main([*command, "--output", str(output)]) == 0
-        output.unlink()
-    changed = (folder / name).read_text().replace("1e-05", "1e+05") + " "
-    (folder / name).write_text(changed)
-    assert main([*command, "--output", str(output)]) == 1
-    assert f"relm perplexity: {folder / name}: " in capsys.readouterr().err
-    assert not output.exists()
-
-
 def test_an_adapter_in_a_folder_of_any_origin_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(models["gpt2"], tmp_path / "model"))
     sidecar_of(folder / "model.safetensors").unlink()
@@ -95,21 +77,3 @@ def test_an_adapter_in_a_folder_of_any_origin_is_refused(models: dict[str, Path]
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "another", "peft_type": "LORA"}')
     with pytest.raises(RelmError, match=r"adapter_config\.json names an adapter, which is not applied here: merge it into"):
         load_causal(folder, 5, ONE_THREAD)
-
-
-def test_a_model_is_hashed_no_more_than_twice_in_a_step(
-    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import hashlib
-
-    read, digest = list[str](), hashlib.file_digest
-
-    def counted(file, *given):
-        read.append(Path(file.name).name)
-        return digest(file, *given)
-
-    monkeypatch.setattr(hashlib, "file_digest", counted)
-    command = ["perplexity", "--file", str(PROSE), "--model", str(models["gpt2"]), "--limit", "1", "--threads", "1"]
-    assert main([*command, "--output", str(tmp_path / "figures.json")]) == 0
-    assert read.count("model.safetensors") == 2, "once as the command's input, once by whoever loads it"
-    assert read.count("config.json") == 2

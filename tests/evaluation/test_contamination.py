@@ -5,7 +5,6 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from published_texts import unpacked
 
 from glue_files import EXAMPLES, write_parquet
 from relm.cli import main
@@ -13,7 +12,6 @@ from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import READERS
 from relm.evaluation.contamination import count_contamination, find_passage
 from relm.evaluation.evaluated_items import Item, read_items
-from relm.examples import documents as documents_module
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluation.protocol_options import MultipleChoice
 from relm.recipes.evaluation.published_tests import ITEM_FORMATS, load_test
@@ -79,17 +77,6 @@ def test_shared_items_are_counted_and_shown_with_their_document(tmp_path: Path) 
     assert first["passage"][0] == first["passage"][-1] == "…"
     assert second["words"] == "he took the oars and began to sing"
     assert found["protocol"]["documents"].keys() == {"a.train.jsonl"}
-
-
-def test_any_count_of_workers_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = lambada(tmp_path, LONG, f"{SEVEN} sing")
-    documents = [write_texts(tmp_path / f"{name}.jsonl", ["nothing", LONG] * 500) for name in "ab"]
-    monkeypatch.setattr(documents_module, "CHUNK", 1000)
-    written = []
-    for workers in (1, 2):
-        count_contamination(file, "lambada", documents, tmp_path / "lambada.json", workers=workers)
-        written.append((tmp_path / "lambada.json").read_bytes())
-    assert written[0] == written[1]
 
 
 def test_the_formats_are_those_of_the_protocols() -> None:
@@ -203,16 +190,6 @@ def test_the_command_says_how_many_and_refuses_in_one_sentence(tmp_path: Path, c
     assert "Traceback" not in (said := capsys.readouterr().err)
     assert "expected 1111" in said
     assert not (tmp_path / "again.json").exists()
-
-
-def test_lambada_s_own_passages_are_found_where_they_are_part_of_the_corpus(shared_data: Path, tmp_path: Path) -> None:
-    file = unpacked(shared_data, "lambada/lambada_test.jsonl", tmp_path)
-    passages = [json.loads(line)["text"] for line in file.read_text().splitlines()]
-    planted = [f"Before it. {passage.upper()} After it." for passage in passages[:50]]
-    found = counted(tmp_path, file, "lambada", [write_texts(tmp_path / "a.jsonl", [*planted, "nothing"])], workers=1)
-    assert found["figures"]["items"] == 5153
-    assert found["figures"]["sharing_documents"] == 50
-    assert 50 <= found["figures"]["shared_items"] < 80, "passages of one book overlap, but few"
 
 
 def test_a_recipe_without_tests_or_texts_is_refused(checkout: Path) -> None:

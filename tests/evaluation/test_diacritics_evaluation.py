@@ -1,6 +1,5 @@
 """The evaluation of restored diacritics from tables and a model's folder to the result's file."""
 
-import lzma
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +15,12 @@ from relm.evaluation.diacritics.diacritics_baselines import Training, count_trai
 from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts
 from relm.evaluation.diacritics.restoration import halves
 from relm.evaluation.diacritics.restored_texts import WORKED_EXAMPLES, evaluate_diacritics
-from relm.evaluation.diacritics.table_texts import BLOCK, Texts
+from relm.evaluation.diacritics.table_texts import BLOCK
 from relm.evaluation.execution import Execution
 from relm.evaluation.result import Result
-from relm.examples.diacritics import with_standard_letters, without_diacritics
+from relm.examples.diacritics import without_diacritics
 from relm.examples.manifest import write_manifest
 from relm.examples.seq2seq import pregenerate_seq2seq
-from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.models.t5 import T5, T5Config
 from relm.recipes.evaluation.evaluations import Diacritics
@@ -181,12 +179,6 @@ def test_only_the_first_texts_are_restored_if_requested(restoring: Restoring) ->
     assert restoring.evaluated(manifest, limit=100).figures["texts"] == 9
 
 
-def test_batches_change_nothing(restoring: Restoring) -> None:
-    manifest = restoring.tables(sentences(30, seed=4))
-    small, large = (restoring.evaluated(manifest, execution=Execution(threads=1, batch_tokens=n)) for n in (1, 5000))
-    assert small == large
-
-
 def test_a_text_that_is_too_long_is_given_in_parts_and_counts_whole(restoring: Restoring) -> None:
     texts = ["să și în casă tot un", "sa sa sa", "în"]
     manifest = restoring.tables(texts)
@@ -264,16 +256,3 @@ def test_a_manifest_without_held_out_or_training_texts_is_refused(restoring: Res
         write_manifest({kept: [restoring.folder / f"a.{kept}.arrow"]}, restoring.folder / "half.json")
         with pytest.raises(RelmError, match=f"half.json: unknown split '{absent}'"):
             restoring.evaluated(restoring.folder / "half.json")
-
-
-def test_real_romanian_comes_out_of_its_table_as_it_went_in(tmp_path: Path, shared_data: Path) -> None:
-    with lzma.open(shared_data / "romanian" / "ud-ro-rrt.txt.xz", "rt", encoding="utf-8") as file:
-        lines = [next(file).strip() for _ in range(BLOCK + 20)]
-    tokenizer = tmp_path / "tokenizer.json"
-    train_tokenizer("byte_level_bpe", [write_texts(tmp_path / "training.jsonl", lines)], 600, 10**6, tokenizer)
-    manifest = write_tables(tmp_path, tokenizer, lines, lines[:2])
-    texts = Texts(ExampleTables(manifest, "held_out"), load_tokenizer(tokenizer), "ro")
-    blocks = list(texts)
-    assert [len(block) for block in blocks] == [BLOCK, 20]
-    assert [text for block in blocks for text in block] == [with_standard_letters(line, "ro") for line in lines]
-    assert blocks == list(texts), "each time that they are iterated"

@@ -127,13 +127,6 @@ def test_forms_are_those_of_wanted_words_whatever_their_case() -> None:
     assert (forms.words, forms.ambiguous) == (7, {"sa"})
 
 
-def test_batches_of_training_text_change_no_form() -> None:
-    texts = ["Să sa", "să și", "in în în", ""]
-    assert collect_forms([count_forms([text]) for text in texts], {"sa", "in"}) == collect_forms(
-        [count_forms(texts)], {"sa", "in"}
-    )
-
-
 def test_the_most_frequent_form_is_put_in_place_of_each_word_in_its_case() -> None:
     forms = forms_in("Să sa să țară în")
     assert forms.restore("Sa sa SA, tara-tara TARA Tara; IN fata") == "Să să SĂ, țară-țară ȚARĂ Țară; ÎN fata"
@@ -142,13 +135,6 @@ def test_the_most_frequent_form_is_put_in_place_of_each_word_in_its_case() -> No
 def test_of_equally_frequent_forms_the_first_by_code_points_is_taken() -> None:
     assert forms_in("fată față fata", "țara țară").likeliest == {"fata": "fata", "tara": "țara"}
     assert forms_in("țară țara").likeliest == {"tara": "țara"}
-
-
-@given(st.lists(st.text(alphabet=ROMANIAN), max_size=4), st.text(alphabet=ROMANIAN))
-def test_a_restored_text_is_the_text_without_its_diacritics(training: list[str], text: str) -> None:
-    source = without_diacritics(text)
-    forms = collect_forms([count_forms(training)], set(map(plain, words_of(text))))
-    assert without_diacritics(forms.restore(source)) == source
 
 
 def test_the_worked_example_is_that_of_the_card() -> None:

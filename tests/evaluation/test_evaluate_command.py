@@ -1,6 +1,5 @@
 """The command of an evaluation writes the same bytes by its job and by its options, and refuses a job with faults."""
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 
 from relm.artifact import sha256_of
 from relm.cli import main
-from relm.recipes.declaration import load
 from relm.recipes.evaluation.evaluations import EVALUATIONS
 from relm.recipes.project import Project
 from small_project import Commands
@@ -99,20 +97,3 @@ def test_task_files_of_ones_own_are_part_of_the_identity_and_are_checked(
     tokenizer = ["--tokenizer", str(evaluated.tokenizer)]
     assert evaluate(evaluated, tmp_path / "a.json", job, "--task-folder", str(file.parent), "--trust-tasks", *tokenizer) == 1
     assert f"{file}: sha256 is {sha256_of(file)}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", EVALUATIONS.names)
-def test_the_function_of_an_evaluation_takes_the_declared_arguments(name: str) -> None:
-    declaration = EVALUATIONS[name]
-    inputs = {
-        "file": ["file", "file_sha256"],
-        "training_file": ["training_file", "training_sha256"],
-        "log": ["logs", "trained_on"],
-    }
-    arguments = ["model_folder", *(word for key in declaration.inputs for word in inputs.get(key, [key]))]
-    arguments += [fact for fact in declaration.facts if fact != "task_files"]
-    arguments += ["options"] if declaration.options else []
-    arguments += ["limit"] if declaration.takes_limit else []
-    arguments += [] if declaration.reads_only_log else ["execution"]
-    arguments += ["output", "task"] if declaration.fine_tunes else []  # others get these from the runner
-    inspect.signature(load(declaration.run)).bind(**dict.fromkeys(arguments))

@@ -34,21 +34,14 @@ ONE_THREAD = Execution(threads=1)
 TEXTS = [[3, 50, 51], [7], [9, 2, 6, 5, 3, 20], [4, 4]]
 SMALL = {"vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.4}
 LLAMA = {**SMALL, "intermediate_size": 32, "num_key_value_heads": 1, "max_position_embeddings": 20}
-OPT = {**SMALL, "ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 20, "init_std": 0.4}
 FOREIGN = {
     "llama": (hf.LlamaConfig(**LLAMA), hf.LlamaForCausalLM),
     "mistral, sliding window": (hf.MistralConfig(**LLAMA, sliding_window=4, head_dim=8), hf.MistralForCausalLM),
-    "opt": (hf.OPTConfig(**OPT), hf.OPTForCausalLM),
     "bloom, no positions": (hf.BloomConfig(**SMALL, n_layer=2, n_head=2), hf.BloomForCausalLM),
-    "gpt2, other switches": (
-        hf.GPT2Config(**SMALL, max_position_embeddings=20, scale_attn_by_inverse_layer_idx=True),
-        hf.GPT2LMHeadModel,
-    ),
     "mamba, a state": (
         hf.MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2, state_size=4, initializer_range=0.4),
         hf.MambaForCausalLM,
     ),
-    "rwkv, a state": (hf.RwkvConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2), hf.RwkvForCausalLM),
 }
 
 

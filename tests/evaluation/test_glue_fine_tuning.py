@@ -25,7 +25,6 @@ from relm.examples.fine_tuning.glue import TASKS
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_configuration import BertConfig
 from relm.recipes.evaluation.fine_tuning import Glue
-from relm.recipes.objectives import OBJECTIVES as DECLARED
 from relm.recipes.objectives import Objective
 from relm.training.phase_run import derived_seed
 from tiny_encoders import TINY, TINY_ROBERTA, write_model
@@ -154,17 +153,6 @@ def test_a_gpu_fine_tunes_and_is_resumed_to_the_same_bytes(models: dict[str, Pat
     assert killed.content() == whole.content()
 
 
-@pytest.mark.parametrize("lost", ["train.arrow", "train.arrow.json", "manifest.json"])
-def test_lost_examples_are_written_again(lost: str, models: dict[str, Path], tmp_path: Path) -> None:
-    tuned = Tuned(models["bert"], tmp_path, SHORT.model_copy(update={"epochs": 1, "seeds": 1}))
-    tuned.run()
-    (tmp_path / "result.json").unlink()
-    (tuned.runs / "seed-5" / "figures.json").unlink()
-    (tuned.runs / "examples" / lost).unlink()
-    tuned.run()
-    assert (tuned.runs / "examples" / lost).exists()
-
-
 def test_another_development_file_gets_figures_of_its_own(models: dict[str, Path], tmp_path: Path) -> None:
     tuned = Tuned(models["bert"], tmp_path, SHORT.model_copy(update={"seeds": 1}))
     tuned.run()
@@ -192,11 +180,6 @@ def test_what_does_not_fit_is_refused(models: dict[str, Path], tmp_path: Path) -
     ):
         replace(tuned, options=Glue(task="cola", seeds=1)).run()
     assert not (tmp_path / "result").exists()
-
-
-def test_each_count_of_outputs_has_an_objective() -> None:
-    for task in TASKS.values():
-        assert set(DECLARED[OBJECTIVES[task.labels]].classes.values()) == {task.labels}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizer_forms import legacy_sentencepiece
 
-from harness_tasks import harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext, write_task
+from harness_tasks import harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
@@ -129,20 +129,6 @@ def test_a_batch_is_bounded_by_its_tokens_and_by_its_logits(config: dict[str, in
     assert batch_size(config, tokens) == sequences
 
 
-@pytest.mark.full
-def test_the_batch_size_is_recorded_and_moves_figures_by_rounding_alone(model: Path, tmp_path: Path) -> None:
-    python = harness_python()
-    tasks = own_tasks(tmp_path / "tasks", passages()[:8], [], python)
-    found = {}
-    for tokens in (48, 1024):
-        output = tmp_path / f"{tokens}.json"
-        evaluate_harness(model, "own_lambada", python, tasks, None, Execution(threads=1, batch_tokens=tokens), output=output)
-        result = json.loads(output.read_text())
-        found[result["protocol"]["batch_size"]] = result["figures"]["perplexity"]
-    assert list(found) == [1, 21]
-    assert found[21] == pytest.approx(found[1], rel=1e-4)
-
-
 def change(path: Path, **keys: Any) -> None:
     """Change keys of a JSON file; None deletes one."""
     content = json.loads(path.read_text()) | keys
@@ -257,39 +243,6 @@ def test_a_message_has_the_last_errors_of_a_harness_that_fails(words: str, messa
 def test_without_the_environment_the_message_names_the_command_that_makes_it(model: Path, tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=r"nothing/python: the harness's environment does not exist; `make harness` makes it"):
         evaluate_harness(model, "hellaswag", tmp_path / "nothing" / "python", output=tmp_path / "a.json")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("task", "content", "message"),
-    [
-        ("helaswag", b"", "ValueError: Tasks not found: helaswag"),
-        ("humaneval", b"", "the harness ended with status 1"),  # it runs what the model writes
-        ("own_lambada", b'{"text": "a b"}\n{"tex', "JSON parse error: Missing a closing quotation mark in string. in row 1"),
-        ("own_lambada", b'{"txt": "a b"}\n', "UndefinedError: 'text' is undefined"),
-    ],
-)
-def test_what_no_task_can_use_ends_in_the_words_of_the_harness(
-    task: str, content: bytes, message: str, model: Path, tmp_path: Path
-) -> None:
-    python = harness_python()
-    write_task(tmp_path, "own_lambada", "lambada/lambada_openai.yaml", [], python)
-    (tmp_path / "own_lambada.jsonl").write_bytes(content)
-    with pytest.raises(RelmError) as raised:
-        evaluate_harness(model, task, python, tmp_path, None, ONE_THREAD, output=tmp_path / "a.json")
-    assert message in str(raised.value)
-
-
-@pytest.mark.full
-def test_a_model_that_names_an_attention_has_the_same_figures(model: Path, copy: Path, tmp_path: Path) -> None:
-    python = harness_python()
-    tasks = own_tasks(tmp_path / "tasks", passages(), [], python)
-    change(copy / "config.json", _attn_implementation="flash_attention_2")
-    figures = []
-    for folder in (model, copy):
-        evaluate_harness(folder, "own_lambada", python, tasks, None, ONE_THREAD, output=tmp_path / "a.json")
-        figures.append(json.loads((tmp_path / "a.json").read_text())["figures"])
-    assert figures[0] == figures[1]
 
 
 def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_path: Path) -> None:

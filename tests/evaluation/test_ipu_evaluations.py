@@ -18,7 +18,6 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.generation.ipu_continuation import IpuContinuer
 from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import Stop
-from relm.evaluation.generation.texts import Writer, Writing
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
@@ -102,16 +101,6 @@ def test_a_program_is_compiled_before_the_time_is_taken_and_once(divided: Any) -
     sequences = divided.sequences
     continuer.prepare([[1]], 3, GREEDY)
     assert (divided.sequences, divided.length) == (sequences, divided.positions)
-
-
-def test_texts_end_as_on_the_cpu(evaluated: Any) -> None:
-    writing = Writing(30, ALL, stop="a")
-    found, expected = (
-        list(writer.texts([writer.prompt(text) for text in ("x", "yz", "the", "b")], writing))
-        for writer in (Writer(evaluated.model, evaluated.tokenizer, e) for e in (simulated(layers_per_ipu=(1, 1)), CPU))
-    )
-    assert found == expected
-    assert len({text.tokens for text in found}) > 1
 
 
 JOBS: dict[str, dict[str, Any]] = {

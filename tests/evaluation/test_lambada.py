@@ -12,12 +12,10 @@ from tokenizers import Tokenizer, pre_tokenizers
 from harness_tasks import passages as prose
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
-from relm.evaluation import lambada
 from relm.evaluation.evaluated_text import encode_rows
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada, read_passages, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
-from relm.evaluation.scoring import score
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, train_tokenizer
 from relm.recipes.evaluation.protocol_options import Lambada
 
@@ -164,16 +162,6 @@ def test_the_result_has_three_accuracies_and_counts(tmp_path: Path, evaluated, f
     assert protocol["tokenizer_sha256"] == sha256_of(evaluated.tokenizer)
     assert protocol["file_sha256"] == sha256_of(file)
     assert summary.startswith("scored 8 last words: accuracy ")
-
-
-def test_tokens_that_protocols_share_go_through_the_model_once(tmp_path: Path, evaluated, folder, monkeypatch) -> None:
-    model = load_causal(folder, 257, ONE_THREAD)
-    passed = []
-    monkeypatch.setattr(lambada, "score", lambda model, given, size: passed.extend(given.starts) or score(model, given, size))
-    passages = tokenise_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
-    score_passages(model, passages, 200)
-    assert passages.retokenised.tolist() == [False, True, True, False, False, True, True, False]
-    assert len(passed) == len(TEXTS) + 4
 
 
 def test_a_limit_leaves_the_first_passages_and_text_key_names_the_passage(tmp_path: Path, evaluated, folder) -> None:

@@ -213,15 +213,6 @@ def test_a_line_of_another_form_is_named(form: str, changed: dict[str, Any], mes
         read_questions(write_lines(tmp_path / "f.jsonl", [rows[0], wrong]), None, form, None)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"), [("no JSON", "line 1: not JSON"), ("[1]", r"line 1: expected an object, found \[1\]")]
-)
-def test_a_line_that_is_no_object_is_named(line: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "f.jsonl").write_text(line + "\n")
-    with pytest.raises(RelmError, match=message):
-        read_questions(tmp_path / "f.jsonl", None, "blimp", None)
-
-
 def test_a_choice_that_no_context_fits_beside_is_named(model: Path, tmp_path: Path) -> None:
     rows = [PIQA[0], {**PIQA[1], "sol2": "xqzj " * 40}]
     with pytest.raises(RelmError, match=r"f\.jsonl, line 2: a choice has \d+ tokens, .* has 60 positions; use a model with"):

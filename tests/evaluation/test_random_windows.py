@@ -1,11 +1,8 @@
-import shutil
-
 import numpy as np
 import pytest
 import torch
 
 from relm.artifact import read_json, sha256_of
-from relm.errors import RelmError
 from relm.evaluation import random_windows
 from relm.evaluation.execution import Execution
 from relm.evaluation.random_windows import estimate, evaluate_random_windows
@@ -81,16 +78,3 @@ def test_one_batch_has_no_standard_error() -> None:
         "loss": 2.0,
         "loss_standard_error": pytest.approx(1 / np.sqrt(3)),
     }
-
-
-def test_a_context_that_does_not_fit_is_refused(tmp_path, evaluated) -> None:
-    with pytest.raises(RelmError, match="has 16 positions; a context of 17 does not fit"):
-        found(tmp_path, evaluated, context=17)
-
-
-def test_a_stream_without_ends_of_text_is_evaluated_too(tmp_path, evaluated) -> None:
-    folder = shutil.copytree(evaluated.manifest.parent, tmp_path / "copy")
-    manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"end_of_text_id": 0', '"end_of_text_id": null'))
-    assert read_manifest(manifest).tokenizer.end_of_text_id is None
-    assert found(tmp_path, evaluated, manifest=manifest)["figures"] == found(tmp_path, evaluated)["figures"]

@@ -2,52 +2,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from relm.artifact import read_json, sha256_of
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation.samples import PROMPTS, write_samples
-from relm.evaluation.generation.sampling import random_stream
-from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.models.gpt2 import Gpt2
+from relm.evaluation.generation.samples import write_samples
 from relm.recipes.evaluation.evaluations import Samples
 
 ONE_THREAD = Execution(threads=1)
 
 
-def uncached(model: Gpt2, ids: list[int], length: int, stream: torch.Generator) -> list[int]:
-    """Sample with the defaults and without a cache: each token from the whole window, by a full sort."""
-    new: list[int] = []
-    with torch.inference_mode():
-        for _ in range(length):
-            window = torch.tensor([[*ids, *new][-model.config.positions :]])
-            ordered, tokens = (model.logits(window)[0, -1] / 0.8).sort(descending=True, stable=True)
-            ordered[50:] = -torch.inf
-            shares = ordered.softmax(-1)
-            ordered[1:][(shares.cumsum(-1) - shares)[1:] >= 0.95] = -torch.inf
-            kept = torch.empty_like(ordered).scatter_(0, tokens, ordered)
-            token = int(torch.multinomial(kept.softmax(-1), 1, generator=stream))
-            if token == 0:
-                break
-            new.append(token)
-    return new
-
-
 def written(evaluated: Any, output: Path, length: int = 8, tokenizer: Path | None = None, **options: Any) -> dict[str, Any]:
     write_samples(evaluated.model, tokenizer or evaluated.tokenizer, Samples(**options), ONE_THREAD, length, output=output)
     return read_json(output)
-
-
-def test_texts_are_those_that_a_model_without_a_cache_writes(tmp_path, evaluated) -> None:
-    """Compare within the model's 16 positions and far beyond."""
-    found = written(evaluated, tmp_path / "samples.json", 30, seed=7)
-    model, tokenizer = Gpt2.from_folder(evaluated.model).eval(), load_tokenizer(evaluated.tokenizer).tokenizer
-    expected = []
-    for position, prompt in enumerate(PROMPTS):
-        new = uncached(model, [0, *tokenizer.encode(prompt).ids], 30, random_stream(7, position))
-        expected.append(prompt + tokenizer.decode(new, skip_special_tokens=False))
-    assert [sample["text"] for sample in found["samples"]] == expected
-    assert len(set(map(len, expected))) > 1
 
 
 def test_published_samples_are_written_again_byte_for_byte(tmp_path, checkout) -> None:

@@ -137,39 +137,6 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
         score(Broken(), sequences([0, 3], (0, 2, 1)), 100)
 
 
-def ragged(count: int = 40, longest: int = 17) -> ScoredSequences:
-    """Return sequences for a model of 16 positions and 257 tokens, which score from one token up to all but the first."""
-    generator = np.random.default_rng(1)
-    tokens = generator.integers(0, 257, 200)
-    starts = generator.integers(0, 180, count)
-    lengths = generator.integers(2, longest + 1, count)
-    return ScoredSequences(tokens, starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
-
-
-def one_by_one(model, given: ScoredSequences) -> tuple[np.ndarray, np.ndarray]:
-    """Return nats and likeliest ids, from the logits of each sequence alone."""
-    nats, likeliest = [], []
-    for start, end, scored in zip(given.starts, given.ends, given.scored, strict=True):
-        ids = torch.from_numpy(given.tokens[start:end])[None]
-        with torch.inference_mode():
-            logits = model.head(model.hidden(ids[:, :-1])[0])[-scored:].double()
-        targets = ids[0, -scored:]
-        nats.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
-        likeliest.append(logits.argmax(-1) == targets)
-    return torch.cat(nats).numpy(), torch.cat(likeliest).numpy()
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 40, 100_000])
-def test_a_batch_changes_rounding_only(evaluated, batch_tokens: int) -> None:
-    """Compare with single sequences: padding and the choice of positions in the last layer change nothing either."""
-    model, given = load_causal(evaluated.model, 257, ONE_THREAD), ragged()
-    nats, likeliest = one_by_one(model, given)
-    found = score(model, given, batch_tokens)
-    assert found.nats == pytest.approx(nats, rel=1e-6, abs=1e-6)
-    assert found.likeliest.tolist() == likeliest.tolist()
-    assert np.ptp(nats) > 1
-
-
 def test_the_last_layer_is_computed_where_it_is_read_alone(evaluated) -> None:
     model = load_causal(evaluated.model, 257, ONE_THREAD)
     fed: list[int] = []

@@ -1,7 +1,6 @@
 """A tiny BERT is fine-tuned by the ordinary loop: it learns, seeds differ, and an interrupted run ends with the same bytes."""
 
 import json
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -15,7 +14,7 @@ from relm.errors import RelmError
 from relm.evaluation.fine_tuning.seeds import TuningRun
 from relm.models.bert_span import BertForSpans
 from relm.recipes.evaluation.fine_tuning import Squad
-from relm.training.interruption import Preempted, ends_when_asked, run_lock
+from relm.training.interruption import Preempted, run_lock
 from relm.training.phase_run import derived_seed
 from tiny_encoders import TINY, write_model
 from tuned_runs import TransformersSteps, Tuned, learner
@@ -46,11 +45,6 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     return tuned
 
 
-def test_transformers_reads_the_model_of_a_seed(whole: Tuned) -> None:
-    _, report = BertForQuestionAnswering.from_pretrained(whole.trained(5), output_loading_info=True)
-    assert not any(report.values()), report
-
-
 # Between the answers of a seed and their record, outside the training loop.
 def test_it_is_stopped_while_it_scores_and_resumed_to_the_same_bytes(whole: Tuned, tmp_path: Path) -> None:
     tuned = Tuned(whole.model, tmp_path, SHORT)
@@ -70,19 +64,6 @@ def test_a_signal_after_the_last_step_ends_before_the_next_seed(whole: Tuned, tm
     assert tuned.attempt("model-written:1:SIGTERM") == Preempted.exit_code
     assert not list(tmp_path.rglob("seed-6"))
     assert not list(tmp_path.rglob("figures.json"))
-
-
-@ends_when_asked()
-def handle_errors() -> None:
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-    except Exception:
-        pytest.fail("a handler of errors took the signal for one")
-
-
-def test_a_signal_is_not_taken_for_an_error() -> None:
-    with pytest.raises(Preempted, match="stopped by SIGTERM; the same command resumes"):
-        handle_errors()
 
 
 def test_another_process_with_the_same_output_is_named(whole: Tuned, tmp_path: Path) -> None:
@@ -131,15 +112,6 @@ def test_an_output_that_is_a_folder_is_refused_before_training(model: Path, tmp_
     with pytest.raises(RelmError, match=r"result\.json: is a folder, expected a file"):
         Tuned(model, tmp_path, SHORT).run()
     assert not (tmp_path / "result").exists()
-
-
-def test_other_options_begin_another_run(whole: Tuned, model: Path, tmp_path: Path) -> None:
-    more = SHORT.model_copy(update={"seeds": 1, "longest_answer": 3})
-    again = Tuned(model, tmp_path, more)
-    again.run()
-    assert {path.name for path in (tmp_path / "result").glob("*/")}.isdisjoint(
-        path.name for path in (whole.folder / "result").glob("*/")
-    )
 
 
 def test_a_model_of_another_kind_is_refused(model: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 import hashlib
 import math
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -122,33 +121,6 @@ def test_strided_windows_have_the_figure_of_the_page_on_perplexity(reference, sc
     assert found["tokens_scored"] == length - 1 - lost
 
 
-def test_rolling_windows_over_pages_have_the_figures_of_lm_evals_wikitext(reference, scored) -> None:
-    nats = words = size = 0.0
-    for page in split_pages(WIKI):
-        ids = [0, *as_ids(wikitext(page))]  # its prefix is the end of text
-        done = 1
-        while done < len(ids):
-            end = min(done + CONTEXT, len(ids))
-            start = max(end - CONTEXT - 1, 0)
-            nats += nats_of(reference, ids[start:end], done - start)
-            done = end
-        words += len(re.split(r"\s+", page))
-        size += len(page.encode())
-    result = scored(
-        WIKI,
-        detokeniser="gpt2_wikitext",
-        documents="level_1_headings",
-        windows="rolling",
-        first_token="scored",
-        words="whitespace",
-    )
-    found = result["figures"]
-    assert (found["documents"], found["words"], found["bytes"]) == (2, words, size)
-    assert math.log(found["perplexity_per_word"]) == pytest.approx(nats / words, rel=1e-5)
-    assert found["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
-    assert found["tokens"] == found["tokens_scored"] == sum(len(as_ids(wikitext(page))) for page in split_pages(WIKI))
-
-
 def test_pages_begin_at_headings_of_the_first_level() -> None:
     assert split_pages(WIKI) == [
         " = First = \n \n The cat , a <unk> , sat @-@ on ( the ) mat . \n = = Rest = = \n \n It is 1 @,@ 000 . \n ",
@@ -265,25 +237,6 @@ def test_a_text_that_cannot_be_scored_is_an_error_by_name(scored, text, options,
 def test_a_single_token_is_scored_after_an_end_of_text(scored, reference) -> None:
     found = scored(b"x", first_token="scored")["figures"]
     assert found["nats_per_token"] == pytest.approx(nats_of(reference, [0, *as_ids("x")], 1), rel=1e-5)
-
-
-def test_another_file_and_no_file_are_errors_by_name(tmp_path: Path, evaluated) -> None:
-    file = tmp_path / "wiki.test.tokens"
-    evaluate = partial(
-        evaluate_text,
-        model_folder=evaluated.model,
-        tokenizer=evaluated.tokenizer,
-        file=file,
-        output=tmp_path / "eval.json",
-        task="eval",
-        options=TextPerplexity(),
-    )
-    with pytest.raises(RelmError, match=r"wiki\.test\.tokens: cannot be read: No such file"):
-        evaluate()
-    file.write_text("altered")
-    with pytest.raises(RelmError, match=r"wiki\.test\.tokens: has sha256 [0-9a-f]{64}, expected 0{64}\. Give the file"):
-        evaluate(file_sha256="0" * 64)
-    assert not (tmp_path / "eval.json").exists()
 
 
 def test_wikitext_2_raw_has_the_tokens_and_pages_that_others_count(shared_data: Path, tmp_path: Path) -> None:

@@ -13,10 +13,6 @@ def rows(windows: Windows) -> list[tuple[int, int, int]]:
     return list(zip(windows.starts.tolist(), windows.ends.tolist(), windows.scored.tolist(), strict=True))
 
 
-def positions_scored(windows: Windows) -> list[int]:
-    return [position for _, end, scored in rows(windows) for position in range(end - scored, end)]
-
-
 def as_megatron_masks(tokens: int, context: int, stride: int) -> list[tuple[int, list[int]]]:
     """Return Megatron's windows as (start, scored positions): padded to the context, later ones score the last `stride`."""
     count = max(int(np.ceil(max(tokens - 1 - stride, 0) / stride)) + 1, 1)
@@ -27,17 +23,6 @@ def as_megatron_masks(tokens: int, context: int, stride: int) -> list[tuple[int,
         if stride != context and index != 0:
             targets = targets[-stride:]
         found.append((start, [position for position in targets if position < tokens]))
-    return found
-
-
-def as_lm_eval_yields(tokens: int, context: int) -> list[tuple[int, int, int]]:
-    """Return lm_eval's rolling windows as (start, end, scored), over tokens of which the first is its prefix."""
-    found, done = [], 0
-    while done < tokens - 1:
-        new = min(context, tokens - 1 - done)
-        end = done + new + 1
-        found.append((max(end - context - 1, 0), end, new))
-        done += new
     return found
 
 
@@ -107,12 +92,6 @@ def test_overlapping_windows_are_megatrons(sizes) -> None:
 
 
 @given(SIZES)
-def test_rolling_windows_are_lm_evals(sizes) -> None:
-    tokens, context, stride = sizes
-    assert rows(cut_windows("rolling", tokens, context, stride)) == as_lm_eval_yields(tokens, context)
-
-
-@given(SIZES)
 def test_strided_windows_are_those_of_the_page_on_perplexity(sizes) -> None:
     tokens, context, stride = sizes
     windows = cut_windows("strided", tokens, context, stride)
@@ -122,18 +101,6 @@ def test_strided_windows_are_those_of_the_page_on_perplexity(sizes) -> None:
     found = [(start, end, list(range(end - scored, end))) for start, end, scored in rows(windows)]
     assert found == [iteration[:3] for iteration in scoring]
     assert windows.weights.tolist() == [iteration[3] for iteration in scoring]
-
-
-@pytest.mark.parametrize("kind", ["overlapping", "rolling", "strided"])
-@given(SIZES)
-def test_every_token_but_the_first_is_scored_once_and_sees_no_more_than_the_context(kind, sizes) -> None:
-    tokens, context, stride = sizes
-    windows = cut_windows(kind, tokens, context, stride)
-    expected = list(range(1, tokens))
-    if kind == "strided" and stride == context:
-        expected = [position for position in expected if position % stride]
-    assert positions_scored(windows) == expected
-    assert all(end - 1 - start <= context and 1 <= scored < end - start for start, end, scored in rows(windows))
 
 
 def test_no_window_crosses_from_one_document_into_the_next() -> None:

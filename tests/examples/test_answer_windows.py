@@ -146,15 +146,6 @@ def test_white_space_at_the_end_of_a_paragraph_moves_no_label(roberta: LoadedTok
     assert windows.starts[0] > 0
 
 
-def test_roberta_labels_the_word_before_a_last_space(shared_data: Path, tmp_path: Path) -> None:
-    source = shared_data / "tokenizers" / "roberta-fairseq"
-    files = {name: source / name for name in ("vocab.json", "merges.txt")}
-    import_tokenizer("roberta_bpe", files, tmp_path / "tokenizer.json")
-    paragraph = Paragraph("The cat sat on the mat. ", (SpanQuestion("1", "Who sat?", (MarkedAnswer("cat", 4),)),))
-    windows = window_questions([paragraph], load_tokenizer(tmp_path / "tokenizer.json"), WindowLengths(), True).windows
-    assert (windows.starts.tolist(), windows.ends.tolist()) == ([7], [7])
-
-
 def test_a_window_is_the_tokenizers_pair_of_texts(roberta: LoadedTokenizer, small: LoadedTokenizer) -> None:
     paragraphs = paragraphs_of(sample_file())
     for tokenizer in (roberta, small):

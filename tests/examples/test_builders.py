@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relm import artifact
 from relm.artifact import sha256_of
-from relm.cli import main
 from relm.errors import RelmError
 from relm.examples.builders import open_examples, pregenerate
 from relm.examples.manifest import write_manifest
 from relm.examples.tokenization import encoder as module
-from relm.examples.tokenization.tokenizer_files import train_tokenizer
 from relm.recipes.objectives import Objective
 
 
@@ -53,34 +50,3 @@ def test_examples_made_with_other_settings_are_not_read(tmp_path: Path, tokenize
     masked = Objective.model_validate({"objective": "masked", "sequence_length": 16})
     with pytest.raises(RelmError, match="expected masked examples, found seq2seq"):
         open_examples(tmp_path / "manifest.json", "train", masked, 0)
-
-
-@pytest.mark.parametrize("objective", ["causal", "masked", "seq2seq"])
-def test_a_command_compares_its_documents_with_their_sidecar_once(
-    tmp_path: Path, tokenizer, prose, write_documents, monkeypatch, capsys, objective: str
-) -> None:
-    documents = write_documents("a.jsonl", prose[:30])
-    if objective == "masked":
-        tokenizer = tmp_path / "wordpiece.json"
-        train_tokenizer("wordpiece", [documents], 200, 10**9, tokenizer)
-    hashed: list[Path] = []
-
-    def noting(path: Path) -> str:
-        hashed.append(path)
-        return sha256_of(path)
-
-    output = tmp_path / ("a.train.bin" if objective == "causal" else "a.train.arrow")
-    files = ["--documents", str(documents), "--tokenizer", str(tokenizer), "--output", str(output), "--workers", "1"]
-    command = ["pregenerate", *files, "--objective", objective, "--sequence-length", "32"]
-    with monkeypatch.context() as patched:
-        patched.setattr(artifact, "sha256_of", noting)
-        patched.setattr("relm.provenance.step_record.sha256_of", noting)
-        assert main(command) == 0
-    assert hashed.count(documents) == 1
-    content = documents.read_bytes()
-    documents.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
-    output.unlink()
-    capsys.readouterr()
-    assert main(command) == 1
-    assert "changed since it was made" in capsys.readouterr().err
-    assert not output.exists()

@@ -65,12 +65,6 @@ def test_labels_are_the_inputs_shifted_by_one(manifest) -> None:
     assert batch["labels"].tolist() == [[5, 6, 7, 8], [1, 2, 3, 4]]
 
 
-def test_every_token_but_the_first_is_a_label_once(manifest) -> None:
-    examples = CausalExamples(manifest, "train", 5)
-    labels = examples.batch(np.arange(len(examples)), zeros(2))["labels"]
-    assert labels.ravel().tolist() == list(range(1, 11))
-
-
 def test_a_smaller_stride_makes_windows_overlap(manifest) -> None:
     examples = CausalExamples(manifest, "train", 4, Causal(stride=3))
     assert examples.windows(np.arange(len(examples))).tolist() == [[0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [6, 7, 8, 9, 10]]
@@ -161,14 +155,6 @@ def test_a_split_shorter_than_one_example_is_refused(manifest) -> None:
         CausalExamples(manifest, "held_out", 3)
     with pytest.raises(RelmError, match="unknown split 'valid'; it has train, held_out"):
         CausalExamples(manifest, "valid", 3)
-
-
-def test_opening_compares_content_only_on_request(manifest) -> None:
-    shard = manifest.parent / "a.train.bin"
-    shard.write_bytes(b"\x01\x00" + shard.read_bytes()[2:])
-    assert CausalExamples(manifest, "train", 4, check_content=False).windows(np.array([0])).tolist() == [[1, 1, 2, 3, 4]]
-    with pytest.raises(RelmError, match=r"a\.train\.bin: changed: sha256 is"):
-        CausalExamples(manifest, "train", 4)
 
 
 def test_a_manifest_of_tables_is_refused(manifest) -> None:

@@ -59,22 +59,3 @@ def test_every_example_is_as_likely_at_every_position(size: int) -> None:
     chi_square = float(((counts - 4000) ** 2 / 4000).sum())
     # Of size - 1 degrees of freedom: five sigma from its mean, so that nothing but a fault fails.
     assert abs(chi_square - (size - 1)) < 5 * np.sqrt(2 * (size - 1)) + 5
-
-
-def test_draws_do_not_depend_on_each_other() -> None:
-    drawn = draw_indices(12, np.arange(40_000), 6).reshape(-1, 2)
-    pairs = np.bincount(drawn[:, 0] * 6 + drawn[:, 1], minlength=36)
-    expected = 20_000 / 36
-    assert abs(float(((pairs - expected) ** 2 / expected).sum()) - 35) < 5 * np.sqrt(70)
-
-
-def test_examples_repeat_as_often_as_chance_repeats_them() -> None:
-    """A share of 1 - 1/e of n draws from n examples are different; in a permutation all are."""
-    size = 10_000
-    different = len(np.unique(draw_indices(13, np.arange(size), size))) / size
-    assert different == pytest.approx(1 - np.exp(-1), abs=0.015)
-
-
-def test_another_seed_draws_others() -> None:
-    first, second = (draw_indices(seed, np.arange(20_000), 1000) for seed in (1, 2))
-    assert np.mean(first == second) < 0.005

@@ -74,13 +74,6 @@ def test_no_latin_letter_of_unicode_keeps_a_mark_of_its_own() -> None:
     assert without_diacritics("\u0301 ".join([*letters, ""])) == without_diacritics(" ".join([*letters, ""]))
 
 
-@given(st.text())
-def test_what_is_bare_stays_and_no_text_grows(text) -> None:
-    bare = without_diacritics(text)
-    assert without_diacritics(bare) == bare
-    assert len(bare) <= len(text)
-
-
 @given(st.text(alphabet=st.characters(whitelist_categories=["L", "N", "Z", "P", "Mn"], max_codepoint=0x24F)))
 def test_composed_and_decomposed_text_have_the_same_bare_form(text) -> None:
     assert without_diacritics(unicodedata.normalize("NFC", text)) == without_diacritics(unicodedata.normalize("NFD", text))

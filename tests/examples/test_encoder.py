@@ -4,7 +4,6 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,17 +197,6 @@ def test_the_library_encodes_spaces_in_grapheme_clusters(published) -> None:
     assert slow.encoded(["ab \u200d\u0301"]).sizes[0] > slow.encoded(["ab", "\u200d\u0301"]).sizes.sum()
 
 
-def test_every_token_of_gpt2_and_roberta_is_encoded_as_by_the_library(published) -> None:
-    for name in ("gpt2", "roberta"):
-        tokenizer = load_tokenizer(published(name)).tokenizer
-        texts = [tokenizer.decode([number], skip_special_tokens=False) for number in range(tokenizer.get_vocab_size())]
-        texts = [text for text in texts if "\ufffd" not in text]
-        found = TextEncoder(tokenizer).encoded(texts)
-        expected = [row.ids for row in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-        assert found.sizes.tolist() == list(map(len, expected))
-        assert found.tokens.tolist() == list(itertools.chain.from_iterable(expected))
-
-
 def test_the_library_encodes_with_any_other_tokenizer() -> None:
     lowercased, prefixed, added, spaced = byte_tokenizer(), byte_tokenizer(), byte_tokenizer(), word_tokenizer(True)
     lowercased.normalizer = normalizers.Lowercase()
@@ -287,11 +275,6 @@ print(kept, encoder.fast._gigatoken is first)
 def test_gigatoken_is_loaded_again_when_its_cache_is_large(tokenizer) -> None:
     done = subprocess.run([sys.executable, "-c", MANY_WORDS, str(tokenizer)], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
-
-
-def test_the_ids_are_those_of_the_trained_tokenizer(tokenizer: Path, prose: list[str]) -> None:
-    loaded = load_tokenizer(tokenizer).tokenizer
-    assert_alike(TextEncoder(loaded), TextEncoder(loaded, fast=False), prose)
 
 
 def test_ends_are_appended_to_each_text() -> None:

@@ -116,14 +116,6 @@ def test_every_token_and_every_pair_of_tokens_is_masked_equally_often(options: d
     assert stats.chisquare(pairs).pvalue > 1e-4
 
 
-def test_bernoulli_masks_tokens_independently() -> None:
-    counts = hide(TWENTY, 40_000, selection="bernoulli").counts
-    observed = np.bincount(counts, minlength=18)
-    expected = stats.binom.pmf(np.arange(18), 17, 0.15) * 40_000
-    cells = np.minimum(np.arange(18), 8)
-    assert stats.chisquare(np.bincount(cells, observed), np.bincount(cells, expected)).pvalue > 1e-4
-
-
 def test_bernoulli_with_a_maximum_keeps_the_shares_of_all_positions() -> None:
     found = hide(TWENTY, 40_000, selection="bernoulli", max_predictions=3, probability=0.3)
     assert found.positions.shape[1] == found.counts.max() == 3
@@ -174,13 +166,6 @@ def test_random_replacements_are_any_token_but_a_special_one() -> None:
     assert np.count_nonzero(drawn) == 45
 
 
-def test_replacements_do_not_depend_on_which_tokens_are_masked() -> None:
-    found = hide(TWENTY, 20_000, probability=0.15)
-    is_mask = np.take_along_axis(found.input_ids, found.positions.astype(int), axis=1) == MASK
-    table = [np.bincount(found.positions.ravel()[is_mask.ravel() == flag], minlength=20) for flag in (True, False)]
-    assert stats.chi2_contingency(np.array(table)[:, [*range(1, 10), *range(11, 19)]]).pvalue > 1e-4
-
-
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_a_row_has_the_same_mask_in_every_batch(whole_words: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(3)
@@ -204,23 +189,6 @@ def test_a_row_has_the_same_mask_in_every_batch(whole_words: bool, monkeypatch: 
     for mine, theirs in zip(run(np.arange(200)), together, strict=True):
         assert np.array_equal(mine, theirs)
     assert run(np.arange(0)).positions.shape == (0, 8)
-
-
-def test_epochs_seeds_and_neighbouring_rows_have_different_masks() -> None:
-    ids, lengths = rows_like(TWENTY, 5000)
-    options = Masked(probability=0.25)
-
-    def flags(keys: np.ndarray) -> np.ndarray:
-        return masked_flags(mask_rows(ids, lengths, keys, options, SPECIAL, VOCABULARY, 5))
-
-    first = flags(keys_of(5000))
-    others = {"epoch": flags(keys_of(5000, epoch=1)), "seed": flags(keys_of(5000, seed=1)), "row": np.roll(first, 1, axis=0)}
-    for name, other in others.items():
-        # Five of seventeen, twice: how many they share is hypergeometric if they are independent.
-        shared = np.bincount((first & other).sum(axis=1), minlength=6)
-        expected = stats.hypergeom.pmf(np.arange(6), 17, 5, 5) * 5000
-        cells = np.minimum(np.arange(6), 4)
-        assert stats.chisquare(np.bincount(cells, shared), np.bincount(cells, expected)).pvalue > 1e-4, name
 
 
 def test_the_masks_of_a_seed_never_change() -> None:
@@ -259,20 +227,6 @@ def test_whole_words_are_masked_and_one_that_would_exceed_the_count_is_skipped()
         assert all(len(row) + len(word) > 3 for word in left_out)  # nothing that still fits was left out
     assert not any(15 in row for row in rows)  # four tokens never fit
     assert {len(row) for row in rows} == {3}  # there are words of one token enough to fill up
-
-
-def test_words_of_a_size_are_masked_equally_often() -> None:
-    rows = masked_words(20_000, 5, probability=0.25)
-    counts = {word[0]: sum(word[0] in row for row in rows) for word in WORD_LIST}
-    for same_size in ([6, 11, 14], [1, 12], [3, 7]):
-        assert stats.chisquare([counts[word] for word in same_size]).pvalue > 1e-4
-    assert counts[6] > counts[1] > counts[3] > counts[15] > 0
-
-
-def test_bernoulli_takes_words_independently() -> None:
-    rows = masked_words(20_000, 17, selection="bernoulli", max_predictions=17, probability=0.2)
-    for word in WORD_LIST:
-        assert stats.binomtest(sum(word[0] in row for row in rows), 20_000, 0.2).pvalue > 1e-4
 
 
 def test_a_row_of_one_long_word_has_no_mask() -> None:

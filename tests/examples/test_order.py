@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from relm.examples.order import epochs_of, example_indices, mixed, rank_positions, row_keys
+from relm.examples.order import epochs_of, example_indices, rank_positions, row_keys
 
 
 def test_every_epoch_reads_every_example_once() -> None:
@@ -52,27 +52,6 @@ def test_all_permutations_of_a_few_examples_are_equally_likely(size: int) -> Non
     _, counts = np.unique(drawn @ size ** np.arange(size), return_counts=True)
     assert len(counts) == orders
     assert stats.chisquare(counts).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("size", [8, 9, 12, 25, 64, 97])
-def test_neighbours_in_an_epoch_are_any_pair_equally_often(size: int) -> None:
-    epochs = 20 * size * size
-    for first, second in ((0, 1), (0, size - 1), (size // 2, size // 2 + 1)):
-        drawn = example_indices(12, np.arange(epochs)[:, None] * size + np.array([first, second]), size)
-        pairs = np.bincount(drawn[:, 0] * size + drawn[:, 1], minlength=size * size).reshape(size, size)
-        assert not pairs.diagonal().any()
-        assert stats.chisquare(pairs[~np.eye(size, dtype=bool)]).pvalue > 1e-4
-
-
-def test_examples_of_a_large_set_come_from_everywhere_at_every_time() -> None:
-    size = 10**10
-    positions = np.random.default_rng(0).integers(0, size, 100_000)
-    drawn = example_indices(13, positions, size)
-    cells = (positions * 32 // size) * 32 + drawn * 32 // size
-    assert stats.chisquare(np.bincount(cells, minlength=1024)).pvalue > 1e-4
-    steps = np.diff(example_indices(13, np.arange(50_000), size))
-    assert stats.kstest(np.abs(steps) / size, stats.triang(0).cdf).pvalue > 1e-4
-    assert len(np.unique(drawn)) == len(np.unique(positions))
 
 
 def test_sizes_far_beyond_two_to_the_forty_stay_a_permutation() -> None:
@@ -155,10 +134,3 @@ def test_impossible_arguments_are_refused() -> None:
         example_indices(0, np.arange(3), 0)
     with pytest.raises(ValueError, match="must not be negative"):
         example_indices(0, np.array([3, -1]), 10)
-
-
-def test_one_flipped_bit_flips_half_of_the_mixed_bits() -> None:
-    values = np.random.default_rng(1).integers(0, 2**63, 2000).astype(np.uint64)
-    for bit in range(64):
-        flipped = mixed(values) ^ mixed(values ^ np.uint64(1 << bit))
-        assert np.bitwise_count(flipped).mean() == pytest.approx(32, abs=0.6)

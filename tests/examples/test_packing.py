@@ -151,28 +151,6 @@ def test_half_of_the_pairs_are_random_and_all_without_a_rest() -> None:
     assert stats.binomtest(int((label == RANDOM).sum()), len(label)).pvalue > 1e-4
 
 
-def test_any_count_of_sentences_is_equally_often_the_first_segment() -> None:
-    found = all_of(text_of([4] * 40_000, [4] * 40_000), options("sentence_pairs", 27))  # six sentences, none truncated
-    sizes = np.bincount((found.first_stop - found.first_start) // 4, minlength=7)
-    assert sizes[0] == sizes[6] == 0
-    assert stats.chisquare(sizes[1:6]).pvalue > 1e-4
-
-
-def test_any_sentence_of_another_document_is_equally_often_the_random_second() -> None:
-    documents = [[3] * size for size in (5, 1, 9, 3)]
-    counts = np.zeros((4, 18), int)
-    for repetition in range(1500):
-        found = all_of(text_of(*documents), options("sentence_pairs", 9, repetition))
-        rows = found.label == RANDOM
-        text = text_of(*documents)
-        sentence = np.searchsorted(text.sentence_starts, found.second_start[rows], "right") - 1
-        np.add.at(counts, (document_of(text, found.first_start[rows]), sentence), 1)
-    own = np.repeat(np.eye(4, dtype=bool), [5, 1, 9, 3], axis=1)
-    assert not counts[own].any()
-    for row, mine in zip(counts, own, strict=True):
-        assert stats.chisquare(row[~mine]).pvalue > 1e-4
-
-
 def test_segments_that_are_too_long_lose_from_the_longer_one() -> None:
     def one_by_one(first: int, second: int, room: int) -> tuple[int, int]:
         while first + second > room:

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from relm.examples import pregenerate as module
 from relm.examples.chunks import Chunk, encode_chunk
 from relm.examples.documents import Lines, chunks_of, counts_of
 from relm.examples.pregenerate import check_in_background, pregenerate_stream
-from relm.examples.tokenization.byte_level import ByteLevel
-from relm.examples.tokenization.encoder import Disagreement
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.recipes.objectives import Objective
 
@@ -261,38 +258,7 @@ def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
     assert counts_of([]) == counts_of([""]) == (0, 0)
 
 
-def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
-    line = write_documents("a.jsonl", prose[:1]).read_bytes()
-    monkeypatch.setattr(ByteLevel, "encoded", lambda self, texts: [np.zeros(1, dtype=np.int32)])
-    sha256 = load_tokenizer(tokenizer).sha256
-    found = []
-    for mib in range(9):
-        with open(tmp_path / "holes.jsonl", "wb") as file:
-            file.seek(mib * 2**20)
-            file.write(line)
-        try:
-            chunk(Lines(tmp_path / "holes.jsonl", 1, mib * 2**20, len(line)), tokenizer, sha256)
-        except Disagreement:
-            found.append(mib)
-    assert found == [0, 4, 8]
-
-
 # --- the check of the documents meanwhile ---------------------------------------------------------------------------------
-
-
-def test_the_block_runs_while_the_file_is_hashed(tmp_path, write_documents, monkeypatch) -> None:
-    documents = write_documents("a.jsonl", ["one"])
-    goes_on = threading.Event()
-    check = module.checked_documents
-
-    def slow(path: Path) -> tuple[str, bool]:
-        assert goes_on.wait(60)
-        return check(path)
-
-    monkeypatch.setattr(module, "checked_documents", slow)
-    with check_in_background(documents) as checked:
-        goes_on.set()  # reached although the check waits
-        assert checked() == (sha256_of(documents), False)
 
 
 def test_a_changed_file_is_reported_as_such_even_if_the_block_finds_another_fault(tmp_path, write_documents) -> None:
@@ -307,8 +273,3 @@ def test_a_changed_file_is_reported_as_such_even_if_the_block_finds_another_faul
     sidecar_of(documents).unlink()
     with check_in_background(documents) as checked:
         assert checked() == (sha256_of(documents), False)
-
-
-def test_an_absent_file_is_refused_before_the_block(tmp_path) -> None:
-    with pytest.raises(RelmError, match=r"absent\.jsonl: no such file"), check_in_background(tmp_path / "absent.jsonl"):
-        raise AssertionError("the block ran")

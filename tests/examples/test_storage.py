@@ -74,17 +74,6 @@ def test_memory_does_not_grow_with_the_count_of_documents(tmp_path, monkeypatch)
     assert peak < 2**20
 
 
-def test_an_unfinished_shard_leaves_nothing(tmp_path) -> None:
-    def fail() -> None:
-        with shard_writer(tmp_path / "a.bin", 300) as writer:
-            writer.append(i4(1, 2), i4(2))
-            raise RelmError("interrupted")
-
-    with pytest.raises(RelmError, match="interrupted"):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("limit", [100, 20_000, 30_000, 100_000])
 def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path, limit) -> None:
     """The disk fills while tokens are written, when the last ones leave the buffer, or while the index is written."""

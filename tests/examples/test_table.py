@@ -29,17 +29,6 @@ def test_any_rows_are_read_in_the_requested_order(tmp_path) -> None:
             assert found.tolist() == expected[column.name][indices].tolist()
 
 
-def test_every_row_of_real_batches_is_read(tmp_path) -> None:
-    opened = written(tmp_path / "a.table", 2 * table.ROWS + 5)
-    for name, expected in rows_of(len(opened)).items():
-        found = opened.rows(name, np.arange(len(opened)))
-        if isinstance(expected, tuple):
-            np.testing.assert_array_equal(found.values, expected[0])
-            np.testing.assert_array_equal(found.sizes, expected[1])
-        else:
-            np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.usefixtures("small_batches")
 def test_bytes_do_not_depend_on_how_rows_are_cut(tmp_path) -> None:
     whole = written(tmp_path / "whole.table", 29).path.read_bytes()
@@ -163,17 +152,6 @@ def test_another_programs_table_is_refused(tmp_path) -> None:
     foreign(pa.array([1] * 1000, pa.uint16()), {b"relm": b"{}"}, "lz4")
     with pytest.raises(RelmError, match="compressed"):
         ExampleTable(tmp_path / "a.table").rows("ids", np.array([0]))
-
-
-def test_an_unfinished_table_leaves_the_old_one_and_nothing_else(tmp_path) -> None:
-    def fail() -> None:
-        with table_writer(tmp_path / "a.table", COLUMNS, {}) as writer:
-            writer.append(rows_of(5000))
-            raise RelmError("interrupted")
-
-    with pytest.raises(RelmError, match="interrupted"):
-        fail()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path) -> None:

@@ -80,14 +80,6 @@ def test_sequences_are_those_of_transformers(family: str, length: int, made: Cal
     require_same(encode_pairs(loaded, first, second, length), theirs(first, second, **options), family)
 
 
-def test_texts_lose_tokens_as_in_transformers_whatever_their_lengths(made: Callable[[str], Made]) -> None:
-    _, theirs = made("bert")
-    for first, second, length in itertools.product(range(11), range(11), range(5, 13)):
-        texts = [" ".join(WORDS[:first])], [" ".join(WORDS[:second])]
-        (segments,) = theirs(*texts, truncation="longest_first", max_length=length)["token_type_ids"]
-        assert share_room(first, second, length - 3) == (segments.count(0) - 2, segments.count(1) - 1)
-
-
 def test_texts_lose_tokens_as_in_the_original_but_for_one() -> None:
     def original(first: int, second: int, room: int) -> tuple[int, int]:
         while first + second > room:

@@ -46,15 +46,6 @@ def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
     assert "relm compile" not in output
 
 
-def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Project(CHECKOUT).plan("roberta_base_v3-8")
-    monkeypatch.setattr(Plan, "fingerprint", "0" * 12)
-    output = [*compiled_lines(plan)]
-    assert len(output) == 2
-    assert output[1].startswith("docs/compiled.json is left out: recipe roberta_base_v3-8 has fingerprint 000000000000")
-    assert "relm compile roberta_base_v3-8" in output[1]
-
-
 def test_a_file_in_the_work_folder_is_found(plan: Plan) -> None:
     write_compilation(plan.compilation, made())
     output = describe_estimate(plan, None)

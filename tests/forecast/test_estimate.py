@@ -8,7 +8,6 @@ import pytest
 from relm.errors import RelmError
 from relm.forecast.estimate import describe_estimate
 from relm.forecast.expected_tokenizer import SENTENCEPIECES, vocabulary
-from relm.recipes.machine.machines import Price
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.section import read_yaml
@@ -105,15 +104,6 @@ def test_a_machine_without_a_published_peak_has_no_hours(plans: Project) -> None
     shipped = Project(CHECKOUT)
     output = describe_estimate(shipped.plan("quickstart@cpu"), None, machines=shipped.machines())
     assert figures(output, "cpu").split() == ["1", "none", "published"]
-
-
-def test_the_price_of_a_machine_is_used_where_none_is_given(plans: Project) -> None:
-    plan = Project(CHECKOUT).plan("bert_large_wikitext103_v3-8_bf16@h100")
-    assert plan.machine is not None
-    dear = plan.machine.model_copy(update={"price": Price(usd_per_hour=10, date="2026-01-15", source="https://example.org")})
-    row = figures(describe_estimate(plan, None, machines={"h100": dear}), "h100")
-    hours, price = re.match(r"1 +989.4 +([\d.]+) \(([\d.]+)\)", row).groups()
-    assert float(price) == pytest.approx(10 * float(hours), rel=0.01)
 
 
 def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Project) -> None:

@@ -90,17 +90,6 @@ def test_a_changed_log_is_refused_by_name(name: str, change: str, run: Run) -> N
 
 
 @ATTEMPTS
-def test_one_that_is_brought_back_is_continued(name: str, change: str, run: Run) -> None:
-    whole = (run.folder / name).read_bytes()
-    change_log(run, name, change)
-    with pytest.raises(RelmError):
-        run.train(30)
-    (run.folder / name).write_bytes(whole)
-    run.train(30)
-    assert run.steps(name) == [10, 20, 30]
-
-
-@ATTEMPTS
 def test_one_that_somebody_accepts_is_continued_with_a_warning_until_a_checkpoint_attests_it(
     name: str, change: str, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:

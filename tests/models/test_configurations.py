@@ -2,17 +2,16 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from architectures import BERT, GPT2, LLAMA, PAIRS, T5_11, form
 from transformers import AutoConfig
 
-from relm.models.bert import Bert, BertConfig
+from relm.models.bert import BertConfig
 from relm.models.gpt2 import Gpt2Config
 from relm.models.llama_configuration import LlamaConfig, feed_forward_width
-from relm.models.t5 import T5, T5Config
+from relm.models.t5 import T5Config
 
 SHARE = "expected a share from 0 to below 1"
 WHOLE = "expected a whole number from 1 on"
@@ -119,13 +118,6 @@ def test_a_llama_that_the_decoder_cannot_express_is_refused_by_its_key(key: str,
         LlamaConfig.from_huggingface({**LLAMA.to_huggingface(), key: value})
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", "7"])
-def test_a_config_that_is_no_json_object_is_named(content: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ValueError, match=r"config\.json: is not a JSON object"):
-        Bert.from_folder(tmp_path)
-
-
 def test_an_unknown_switch_is_refused() -> None:
     with pytest.raises(ValueError, match=r"config\.json: relm\.biases is unknown, expected one of attention_projection_bias, "):
         BertConfig.from_huggingface(BERT.to_huggingface() | {"relm": {"biases": False}})
@@ -173,11 +165,6 @@ def test_the_configuration_of_a_romanian_mt5_is_read() -> None:
         "vocab_size": 250100,
     }  # fmt: skip
     assert T5Config.from_huggingface(published) == T5Config(12, 12, 64, 768, 2048, 250_100, family="mt5")
-
-
-def test_decoder_layers_equal_to_layers_are_the_same_architecture_as_none() -> None:
-    assert replace(T5_11, decoder_layers=2) == T5_11
-    assert len(T5(replace(T5_11, layers=3)).decoder.block) == 3
 
 
 def test_the_feed_forward_width_is_that_of_published_models() -> None:

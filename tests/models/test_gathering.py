@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from relm.models.gathering import gathered
 
@@ -40,22 +39,3 @@ def test_a_tensor_of_another_layout_gives_its_own_rows() -> None:
 def test_without_positions_all_are_returned() -> None:
     hidden = torch.zeros(HIDDEN)
     assert gathered(hidden, None) is hidden
-
-
-class Functions(TorchFunctionMode):
-    """Names of the functions of torch that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(self, function, types, arguments=(), named=None):
-        self.names.append(getattr(function, "__name__", ""))
-        return function(*arguments, **(named or {}))
-
-
-@pytest.mark.parametrize(("traced", "form"), [(False, "index_select"), (True, "gather")])
-def test_a_program_that_is_traced_keeps_its_own_form(traced: bool, form: str) -> None:
-    with Functions() as called:
-        gathered(torch.zeros(HIDDEN), torch.zeros(POSITIONS, dtype=torch.int64), traced)
-    assert {"index_select", "gather"} & set(called.names) == {form}

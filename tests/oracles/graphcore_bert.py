@@ -1,6 +1,5 @@
 """Graphcore's BERT for TensorFlow 1 beside the recipe `bert_tiny_ipu`, by its formulas, for its program runs on IPUs alone."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,11 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from golden_files import Weights
 from made_text import make_documents, wordpieces
-from our_runs import Oracle, twin_of
+from our_runs import Oracle, twin_of, write_table
 
-from relm.artifact import write_sidecar
-from relm.examples.builders import pregenerate
-from relm.examples.manifest import write_manifest
 from relm.models.bert_configuration import bert_configuration
 from relm.training.architecture import unset_model
 from small_tokenizers import save_uncased_wordpieces
@@ -25,15 +21,9 @@ HEADS = 4
 
 def write_examples(folder: Path) -> Path:
     """Build the examples by the recipe's builder, and return their manifest."""
-    documents, shard = folder / "documents.jsonl", folder / "shard.table"
     tokenizer = save_uncased_wordpieces(folder / "tokenizer.json", wordpieces())
     texts = ["\n".join(sentences) for sentences in make_documents(DOCUMENTS, TEXT_SEED)]
-    rows = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
-    documents.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    write_sidecar(documents, documents=len(texts))
-    pregenerate(documents, tokenizer, shard, twin_of(GRAPHCORE_BERT).pretrain["phase_1"], "en", 1)
-    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
-    return folder / "manifest.json"
+    return write_table(GRAPHCORE_BERT, folder, texts, tokenizer)
 
 
 def variables() -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from relm.artifact import sha256_of, write_json, write_sidecar
 from relm.devices.contract import open_device
+from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
 from relm.models.contract import LanguageModel
@@ -189,3 +190,18 @@ def write_shard(
 def write_walk(tokens: int, vocabulary_size: int) -> Callable[[Path], Path]:
     """Return a writer of one document, `draw_tokens`, without an end of text."""
     return lambda folder: write_stream(folder, draw_tokens(tokens, vocabulary_size), [tokens], vocabulary_size)
+
+
+def write_table(oracle: Oracle, folder: Path, texts: Sequence[str], tokenizer: Path, language: str = "en") -> Path:
+    """Build the examples of texts as the twin's recipe does, and return the manifest, in which both splits are the same.
+
+    Args:
+        tokenizer: `tokenizer.json` in the same folder.
+    """
+    documents, shard = folder / "documents.jsonl", folder / "shard.table"
+    rows = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
+    documents.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    write_sidecar(documents, documents=len(texts))
+    pregenerate(documents, tokenizer, shard, twin_of(oracle).pretrain[oracle.phase], language, 1)
+    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
+    return folder / "manifest.json"

@@ -4,15 +4,11 @@ Sequences, loss, clipping, optimizer and schedule are the original's own. The ma
 the original draws both by torch's global generator.
 """
 
-import json
 from pathlib import Path
 
 from made_text import make_articles, wordpieces
-from our_runs import Oracle, twin_of
+from our_runs import Oracle, write_table
 
-from relm.artifact import write_sidecar
-from relm.examples.builders import pregenerate
-from relm.examples.manifest import write_manifest
 from small_tokenizers import save_uncased_wordpieces
 
 ARTICLES, TEXT_SEED, LENGTH, BATCH_SIZE, STEPS = 120, 0, 64, 8, 100
@@ -21,15 +17,9 @@ LEARNING_RATE = 1e-3
 
 def write_examples(folder: Path) -> Path:
     """Build the sequences by the recipe's builder, and return their manifest."""
-    documents, shard = folder / "documents.jsonl", folder / "shard.table"
     tokenizer = save_uncased_wordpieces(folder / "tokenizer.json", wordpieces())
     texts = ["\n".join(lines) for lines in make_articles(ARTICLES, TEXT_SEED)]
-    rows = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
-    documents.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    write_sidecar(documents, documents=len(texts))
-    pregenerate(documents, tokenizer, shard, twin_of(RUN_MLM).pretrain["main"], "en", 1)
-    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
-    return folder / "manifest.json"
+    return write_table(RUN_MLM, folder, texts, tokenizer)
 
 
 RUN_MLM = Oracle(

@@ -3,15 +3,11 @@
 Texts are longer than a sequence, so that no position is padding: the original scores padding, and masks it in the decoder.
 """
 
-import json
 from pathlib import Path
 
 from made_text import make_lines, unigrams
-from our_runs import Bounds, Oracle, twin_of
+from our_runs import Bounds, Oracle, write_table
 
-from relm.artifact import write_sidecar
-from relm.examples.builders import pregenerate
-from relm.examples.manifest import write_manifest
 from small_tokenizers import save_unigrams
 
 BATCH_SIZE, STEPS, LENGTH, WORDS, TEXT_SEED = 4, 100, 24, 36, 0
@@ -19,15 +15,9 @@ BATCH_SIZE, STEPS, LENGTH, WORDS, TEXT_SEED = 4, 100, 24, 36, 0
 
 def write_examples(folder: Path) -> Path:
     """Build the pairs by the recipe's objective, and return their manifest."""
-    documents, shard = folder / "documents.jsonl", folder / "shard.table"
     tokenizer = save_unigrams(folder / "tokenizer.json", unigrams())
     texts = make_lines(BATCH_SIZE * STEPS, WORDS, TEXT_SEED)
-    rows = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
-    documents.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    write_sidecar(documents, documents=len(texts))
-    pregenerate(documents, tokenizer, shard, twin_of(T5X_DIACRITICS).pretrain["main"], "ro", 1)
-    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
-    return folder / "manifest.json"
+    return write_table(T5X_DIACRITICS, folder, texts, tokenizer, "ro")
 
 
 T5X_DIACRITICS = Oracle(

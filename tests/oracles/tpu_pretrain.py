@@ -1,6 +1,5 @@
 """allenai/tpu_pretrain's pregenerate_training_data.py and pretrain.py beside the recipe `roberta_base_v3-8_as_published`."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,11 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from golden_files import Weights
 from made_text import make_documents
-from our_runs import Bounds, Oracle, twin_of
+from our_runs import Bounds, Oracle, write_table
 
-from relm.artifact import write_sidecar
-from relm.examples.builders import pregenerate
-from relm.examples.manifest import write_manifest
 from relm.models.bert_configuration import BertConfig
 from small_tokenizers import save_byte_level
 
@@ -24,15 +20,9 @@ SHARES = {step: 1.0 if step % STEPS_OF_EPOCH == 0 else 1 - step / STEPS for step
 
 def write_examples(folder: Path) -> Path:
     """Build the examples by the recipe's builder, and return their manifest."""
-    documents, tokenizer, shard = folder / "documents.jsonl", folder / "tokenizer.json", folder / "shard.table"
-    save_byte_level(tokenizer)
+    save_byte_level(folder / "tokenizer.json")
     texts = ["\n".join(sentences) for sentences in make_documents(DOCUMENTS, TEXT_SEED)]
-    lines = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
-    documents.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    write_sidecar(documents, documents=len(texts))
-    pregenerate(documents, tokenizer, shard, twin_of(TPU_PRETRAIN).pretrain["main"], "en", 1)
-    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
-    return folder / "manifest.json"
+    return write_table(TPU_PRETRAIN, folder, texts, folder / "tokenizer.json")
 
 
 def convert(weights: Weights) -> Mapping[str, npt.NDArray[np.float32]]:

@@ -26,31 +26,38 @@ def at(root: Path, mark: str) -> Path:
     return root
 
 
-def test_outside_any_container_none_is_recorded(tmp_path: Path) -> None:
-    assert container({"HOME": "/root"}, tmp_path) is None
-    assert format_container(None) == "outside any container"
+def facts(engine: str, role: str | None = None, image: str | None = None, digest: str | None = None) -> dict[str, str | None]:
+    return {"engine": engine, "role": role, "image": image, "digest": digest}
 
 
-@pytest.mark.parametrize(("mark", "engine"), [(".dockerenv", "docker"), ("run/.containerenv", "podman")])
-def test_an_engine_is_known_by_the_file_it_leaves_and_the_image_by_what_the_run_line_says(
-    tmp_path: Path, mark: str, engine: str
+# The sign of an engine below the root, variables, the record, and its sentence.
+UNKNOWN = "in a container (relm's for tpu) by an unknown engine, image unknown"
+APPTAINER = "in a container by Apptainer, image unknown"
+ROLE = {"RELM_IMAGE": PUBLISHED, "RELM_IMAGE_ROLE": "cpu"}
+SIGNS: dict[str, tuple[str | None, dict[str, str], dict[str, str | None] | None, str]] = {
+    "none": (None, {"HOME": "/root"}, None, "outside any container"),
+    "docker": (".dockerenv", ROLE, facts("docker", "cpu", PUBLISHED, ID), PUBLISHED),
+    "podman": ("run/.containerenv", ROLE, facts("podman", "cpu", PUBLISHED, ID), PUBLISHED),
+    "podman, read-only root": (None, {"container": "podman", "RELM_IMAGE": ID}, facts("podman", None, ID, ID), ID),
+    "systemd-nspawn": (None, {"container": "systemd-nspawn"}, None, "outside any container"),
+    "apptainer": (None, {"APPTAINER_CONTAINER": "/images/x.sif"}, facts("apptainer"), APPTAINER),
+    "singularity": (None, {"SINGULARITY_CONTAINER": "/images/x.sif"}, facts("apptainer"), APPTAINER),
+    "built here": (".dockerenv", {"RELM_IMAGE": ID}, facts("docker", None, ID, ID), f"in the image {ID} by Docker"),
+    "a tag": (".dockerenv", {"RELM_IMAGE": "relm/cpu:0.1.0"}, facts("docker", None, "relm/cpu:0.1.0"), ", digest unknown"),
+    "a short digest": (".dockerenv", {"RELM_IMAGE": "a@sha256:abc"}, facts("docker", None, "a@sha256:abc"), ", digest unknown"),
+    "a long digest": (".dockerenv", {"RELM_IMAGE": f"{ID}0"}, facts("docker", None, f"{ID}0"), ", digest unknown"),
+    "no sign": (None, {"RELM_IMAGE_ROLE": "tpu"}, facts("unknown", "tpu"), UNKNOWN),
+}
+
+
+@pytest.mark.parametrize(("mark", "variables", "expected", "words"), SIGNS.values(), ids=SIGNS)
+def test_an_engine_is_known_by_its_file_or_variable(
+    tmp_path: Path, mark: str | None, variables: dict[str, str], expected: dict[str, str | None] | None, words: str
 ) -> None:
-    found = container({"RELM_IMAGE": PUBLISHED, "RELM_IMAGE_ROLE": "cpu"}, at(tmp_path, mark))
-    assert found == {"engine": engine, "role": "cpu", "image": PUBLISHED, "digest": ID}
-
-
-def test_podman_is_known_by_its_variable_where_a_read_only_root_hides_its_file(tmp_path: Path) -> None:
-    found = container({"container": "podman", "RELM_IMAGE": ID}, tmp_path)
-    assert found is not None
-    assert found["engine"] == "podman"
-    assert container({"container": "systemd-nspawn"}, tmp_path) is None
-
-
-@pytest.mark.parametrize("name", ["APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"])
-def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
-    found = container({name: "/images/x.sif"}, tmp_path)
-    assert found == {"engine": "apptainer", "role": None, "image": None, "digest": None}
-    assert format_container(found) == "in a container by Apptainer, image unknown"
+    """Read the engine, the image and its digest from what an engine leaves and the run line says."""
+    found = container(variables, at(tmp_path, mark) if mark else tmp_path)
+    assert found == expected
+    assert words in format_container(found)
 
 
 def test_what_apptainer_runs_is_named_by_the_image_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,27 +79,6 @@ def test_what_apptainer_runs_is_named_by_the_image_it_was_built_from(tmp_path: P
         for path in (f"/x/.snakemake/singularity/{pulled.hash}.simg", f"{tmp_path}/work/tpu.sif", "/x/other.simg")
     ]
     assert [found and found["image"] for found in images] == [PUBLISHED, built["id"], None]
-
-
-def test_an_image_that_was_built_here_has_its_id_for_a_digest(tmp_path: Path) -> None:
-    found = container({"RELM_IMAGE": ID}, at(tmp_path, ".dockerenv"))
-    assert found is not None
-    assert found["digest"] == ID
-    assert format_container(found) == f"in the image {ID} by Docker"
-
-
-@pytest.mark.parametrize("image", ["relm/cpu:0.1.0", "relm/cpu@sha256:abc", f"{ID}0"])
-def test_what_is_no_digest_is_not_taken_for_one(tmp_path: Path, image: str) -> None:
-    found = container({"RELM_IMAGE": image}, at(tmp_path, ".dockerenv"))
-    assert found is not None
-    assert found["digest"] is None
-    assert format_container(found).endswith(", digest unknown")
-
-
-def test_an_image_of_ours_is_noticed_under_an_engine_that_leaves_no_sign(tmp_path: Path) -> None:
-    found = container({"RELM_IMAGE_ROLE": "tpu"}, tmp_path)
-    assert found == {"engine": "unknown", "role": "tpu", "image": None, "digest": None}
-    assert format_container(found) == "in a container (relm's for tpu) by an unknown engine, image unknown"
 
 
 def test_every_installed_package_is_listed_with_a_hash_that_anybody_can_check() -> None:

@@ -146,13 +146,6 @@ def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_the
     assert "documents" in sources.inputs("pregenerate")(None)
 
 
-def test_with_notemp_all_sources_stay() -> None:
-    workflow = SimpleNamespace(storage_settings=SimpleNamespace(notemp=True), cores=1)
-    sources = Sources(workflow, {"shards_on_disk": 1})
-    assert sources.limit is None
-    assert sources.deleted_after_use("a") == "a"
-
-
 def test_many_deleted_sources_are_counted() -> None:
     lines = describe_deleted({f"work/documents/x-{number}/a.train.jsonl": "0" * 64 for number in range(1000)})
     assert lines[0] == "1,000 sources were deleted after use; recorded:"

@@ -1,15 +1,13 @@
 """A chart is the same bytes for the same values, and long lines are averaged, not cut."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from relm.reporting.charts import STYLES, Chart, Level, Mark, Series, decimate, draw_chart, smooth, ticks
+from relm.reporting.charts import Chart, Level, Mark, Series, decimate, draw_chart, smooth, ticks
 from relm.reporting.pages import template
-from relm.reporting.training_charts import LEVELS, tabulate_values, training_charts
+from relm.reporting.training_charts import tabulate_values, training_charts
 from relm.reporting.training_log import COLUMNS, Log
 
 
@@ -102,11 +100,3 @@ def test_a_long_log_makes_no_larger_page_than_a_short_one() -> None:
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_log_of_a_few_rows_is_drawn_too(rows: int) -> None:
     assert ("line dot" in drawn(training_charts(falling(rows), {}))) == (rows == 1)
-
-
-def test_every_style_has_its_own_colour_or_dashes() -> None:
-    style = (Path(__file__).parents[2] / "src/relm/reporting/templates/page.css").read_text()
-    rules = {name: re.search(rf"^\.line\.{name} {{(.*)}}$", style, re.MULTILINE) for name in STYLES if name != "plain"}
-    assert all(rules.values())
-    assert len({rule[1] for rule in rules.values() if rule}) == len(rules)
-    assert {style for _, style in LEVELS.values()} <= set(STYLES)

@@ -52,13 +52,6 @@ def test_a_process_that_was_stopped_before_its_first_step_divides_by_nothing() -
     assert summary.processes[0][0] == "none from 1 on"
 
 
-def test_the_page_shows_the_sums_and_each_process(run: FinishedRun) -> None:
-    text = write_figures(run, FIRST, SECOND)
-    assert "50 steps of 2 processes in all a step Programs compiled 3 Compiling 9.0 s" in text
-    assert "Executing 2.5 s 50.0 ms Transfers to the devices 190 3.80" in text
-    assert "1 to 30 2 4.5 s" in text
-
-
 def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(run: FinishedRun) -> None:
     assert "On the device" not in run.read_page()
     assert "device.json" not in published_files(run.plan)

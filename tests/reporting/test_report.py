@@ -13,7 +13,6 @@ import pytest
 
 from finished_runs import FinishedRun
 from relm.artifact import read_json, seal, write_json
-from relm.errors import RelmError
 from relm.provenance.step_record import record_of
 from relm.reporting.findings import gather
 from relm.reporting.report import scale, write_report
@@ -93,28 +92,6 @@ def test_the_verdict_stands_before_everything_else(
     assert headline in (run.plan.report_folder / "README.md").read_text().split("## ")[0]
 
 
-LONG = {"standard_deviation": 0.0244905339, "runs": 5, "source": "five seeds."}
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"expect": [{**EXPECT, "value": 4.2, "basis": "Two standard errors.", "noise": LONG}]},
-            "Tolerance: Two standard errors. Noise: standard deviation 0.0245 of 5 runs, five seeds. ",
-        ),
-        ({"deviations": ["The original masked nothing."]}, "The original masked nothing."),
-        ({}, "The recipe declares none."),
-        ({"evaluate": []}, "Nothing was measured. The recipe names no published figure to compare with."),
-        ({"evaluate": []}, "The recipe evaluates nothing."),
-    ],
-)
-def test_the_page_quotes_the_recipe(
-    changes: dict[str, Any], sentence: str, finished_run: Callable[..., Any], recipe: Callable[..., Any]
-) -> None:
-    assert sentence in page(finished_run(recipe(**changes))).text
-
-
 def test_text_that_the_model_wrote_is_no_html(run: FinishedRun) -> None:
     html = (run.report() / "report.html").read_text()
     assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in html
@@ -126,20 +103,6 @@ def test_every_step_stands_on_the_page_with_its_command_and_hashes(run: Finished
     for each in gather(run.plan, run.verify, run.evaluations).records:
         assert "".join(each["argv"]) in text
         assert all(entry["sha256"][:12] in text for entry in (*each["inputs"], *each["outputs"]))
-
-
-def test_sources_licences_and_the_loading_lines_are_shown(run: FinishedRun) -> None:
-    text = page(run).text
-    for words in (
-        "Two texts · training data",
-        "licence CC-BY-SA-3.0",
-        "https://example.org/a.xml",
-        "A tokenizer · tokenizer",
-        'write = pipeline("text-generation", model="results/tiny")',
-        "Its context is 64 tokens, prompt and continuation together.",
-        "snakemake results/tiny",
-    ):
-        assert words in text
 
 
 def test_a_smoke_twin_says_that_its_figures_mean_nothing(finished_run: Callable[..., Any]) -> None:
@@ -214,12 +177,6 @@ def test_the_resolved_recipe_holds_defaults_and_what_it_names(run: FinishedRun) 
     assert document["dataset"]["files"]["a.xml"]["size"] == 5
     assert document["tokenizer_model"]["licence"] == "MIT"
     assert document["init_model"] is None
-
-
-def test_a_missing_training_log_is_a_clear_error(run: FinishedRun) -> None:
-    (run.plan.run_folder / "main/logs/train.jsonl").unlink()
-    with pytest.raises(RelmError, match=r"train.jsonl: no such file"):
-        run.report()
 
 
 def test_the_diagram_places_band_interval_and_point() -> None:

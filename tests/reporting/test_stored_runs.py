@@ -1,7 +1,6 @@
 """`relm runs` and `relm status` without a name: the runs of a work folder, read from their files."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from relm.cli import main, write_log
 from relm.recipes.project import Project
 from relm.recipes.resolved import differing_keys, record_run, resolve
 from relm.reporting.runs_table import describe_stored_runs
-from relm.reporting.status import describe_progress
 from relm.training.interruption import run_lock
 from small_project import Commands
 
@@ -99,31 +97,6 @@ def test_runs_whose_recipe_is_gone_or_faulty_are_listed_still(copied_run: Finish
     path.unlink()
     assert [(run["recipe"], run["differences"]) for run in listed("tiny")] == [("absent", None)]
     assert "tiny    its recipe is gone\n" in describe_stored_runs(Project(), None)
-
-
-DAMAGED_LOGS = {
-    "types": b'{"step": 1, "loss": "x"}\n{"step": 2, "loss": 7, "seconds": []}\n{"step": 3, "loss": 7, "curve": 1}\n',
-    "half": b'{"step": 1, "lo\n',
-    "deep": b"[" * 100_000 + b"\n",
-    "binary": b"\xff\x00{\n" * 100,
-    "validation alone": b'{"step": 3, "validation_loss": 7}\n',
-    "pipe": None,
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGED_LOGS)
-@pytest.mark.timeout(20)
-def test_a_run_with_a_damaged_log_is_shown_still(copied_run: FinishedRun, kind: str) -> None:
-    log, content = copied_run.plan.run_folder / "main" / "train.jsonl", DAMAGED_LOGS[kind]
-    log.unlink()
-    (copied_run.plan.run_folder / "resolved.json").unlink(missing_ok=True)
-    os.mkfifo(copied_run.plan.run_folder / "resolved.json")
-    if content is None:
-        os.mkfifo(log)
-    else:
-        log.write_bytes(content)
-    assert [run["name"] for run in listed()] == ["tiny"]
-    assert "  pretrain     main: done" in describe_progress(copied_run.plan)
 
 
 def test_an_unknown_name_suggests_the_nearest(copied_run: FinishedRun, capsys: pytest.CaptureFixture[str]) -> None:

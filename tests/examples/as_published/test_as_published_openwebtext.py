@@ -11,7 +11,6 @@ from relm.artifact import read_sidecar, sidecar_of
 from relm.corpus.documents import read_documents
 from relm.corpus.extract import extract
 from relm.evaluation.removed_documents import ComparedTest, list_removed
-from relm.examples import documents as documents_module
 from relm.examples.cut_passages import EACH_SIDE, WordSequences, cut_passages, list_sequences
 from relm.examples.kept_documents import remove_listed
 from relm.recipes.datasets import Dataset
@@ -98,24 +97,6 @@ def test_a_phrase_in_ten_documents_is_no_passage_and_duplicates_do_not_count(tmp
         list_removed([documents], tmp_path / "removed.jsonl", True, [lambada(tmp_path, [phrase])])
         assert read_sidecar(tmp_path / "removed.jsonl")["removed"]["lambada"] == removed_documents
         sidecar_of(documents).unlink()
-
-
-def test_any_count_of_workers_and_any_size_of_chunks_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test = lambada(tmp_path, make_passages())
-    texts = make_texts()
-    files = [write_texts(tmp_path / f"{n}.train.jsonl", texts[n::2]) for n in range(2)]
-    made = []
-    for workers, chunk in ((1, 2**20), (2, 20_000)):
-        monkeypatch.setattr(documents_module, "CHUNK", chunk)
-        removed = tmp_path / f"removed-{workers}.jsonl"
-        list_removed(files, removed, True, [test], workers)
-        kept = [tmp_path / f"{workers}" / file.name for file in files]
-        for file, output in zip(files, kept, strict=True):
-            remove_listed(file, removed, output, workers)
-        made.append([path.read_bytes() for path in (removed, *kept)])
-    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 import functools
 import hashlib
-import json
 import random
 from pathlib import Path
 
@@ -116,18 +115,6 @@ def test_a_byte_level_vocabulary_gives_the_files_of_the_original(
     assert digest_of_files([corpus], 1, settings, TpuPretrainVocabulary(tokens, 0, 2), 42) == (26, sha256)
 
 
-def test_training_reads_the_unknown_token_where_a_byte_level_vocabulary_has_no_mask_of_that_name(byte_level, wordpiece) -> None:
-    assert read_vocabulary(load_tokenizer(byte_level)).mask == 3  # <unk>, although <mask> is 261
-    assert read_vocabulary(load_tokenizer(wordpiece)).mask == 4
-
-
-def test_positive_pairs_have_an_empty_second_segment(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
-    corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
-    [(_, made)] = make_epochs([corpus], 1, PAIRS, vocabulary, 42)
-    sizes = {(instance.is_random, len(instance.tokens) - instance.second_start - 1 > 0) for instance in made}
-    assert sizes == {(True, True), (False, False)}
-
-
 def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, make_corpus) -> None:
     words = words_of(goldens / "vocab.txt")
     tokenizer = save_wordpiece(words, tmp_path / "golden" / "tokenizer.json")
@@ -228,23 +215,6 @@ def test_split_sentences_are_refused_where_a_space_would_show(blocks, write_docu
         RelmError, match=r"masked.sentences: split keeps the space .* give documents with one sentence per line"
     ):
         pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), byte_level, tmp_path / "x.arrow", changed, "en", 1)
-
-
-def test_the_generator_is_read_as_instances_are_requested(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
-    corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
-    draws = random.Random(42)
-    next(make_instances(corpus, PLAIN, vocabulary, draws))
-    state = draws.getstate()
-    draws.seed(42)
-    list(make_instances(corpus, PLAIN, vocabulary, draws))
-    assert draws.getstate() != state
-
-
-def test_a_line_has_the_keys_of_the_original_in_its_order(vocabulary, blocks, write_documents, make_corpus, wordpiece) -> None:
-    corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
-    [(_, made)] = make_epochs([corpus], 1, PLAIN, vocabulary, 42)
-    line = json.loads(format_line(next(iter(made)), vocabulary.tokens))
-    assert list(line) == ["tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels"]
 
 
 def test_special_tokens_may_lie_after_the_models_vocabulary(blocks, write_documents, tmp_path: Path) -> None:

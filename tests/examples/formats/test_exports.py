@@ -1,8 +1,6 @@
 """Masked examples leave in the originals' formats; the tests of `as_published` compare records and lines with the goldens."""
 
-import errno
 import json
-import os
 import resource
 from collections.abc import Callable
 from dataclasses import asdict
@@ -227,17 +225,3 @@ def test_a_full_disk_leaves_no_half_of_a_pair_of_files(make_table, wordpiece, tm
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(folder.iterdir()) == []
     assert not sidecar_of(folder / name).exists()
-
-
-def test_examples_that_fail_to_reach_the_disk_leave_no_second_file_alone(make_table, wordpiece, tmp_path, monkeypatch) -> None:
-    manifest, real = make_table([PAIR]), os.fsync
-
-    def full(number: int) -> None:
-        if os.readlink(f"/proc/self/fd/{number}").endswith(".o.json.partial"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(number)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RelmError, match="cannot be written: No space left on device"):
-        export_examples(manifest, "train", "tpu_pretrain", tmp_path / "out" / "o.json", wordpiece)
-    assert list((tmp_path / "out").iterdir()) == []

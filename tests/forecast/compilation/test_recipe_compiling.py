@@ -8,12 +8,11 @@ import pytest
 from relm.artifact import write_json
 from relm.cli import main
 from relm.errors import RelmError
-from relm.forecast.compilation import compiling, tpu_environment
+from relm.forecast.compilation import compiling
 from relm.forecast.compilation.compiling import (
     ProgramRequest,
     TracedProgram,
     compilation_of,
-    compile_program,
     compiled_from_answer,
     compiled_key,
     requests_of,
@@ -86,14 +85,6 @@ def test_a_recipe_with_the_device_alone_is_refused() -> None:
         topology_of(plan)
 
 
-def test_without_the_environment_the_message_has_the_command_that_makes_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv(tpu_environment.FOLDER, str(tmp_path))
-    with pytest.raises(RelmError, match=r"which has no bin/python; make it with `make .venv-tpu/made-from`"):
-        tpu_environment.find_interpreter()
-
-
 def test_the_table_has_the_verdict_and_the_figures() -> None:
     words = describe_compilation(compilation(FITS))
     assert "phase main, step; program abababababab\n  memory       fits: 8.00 GiB at most of 16.00, 50%" in words
@@ -115,17 +106,6 @@ def test_a_refusal_for_lack_of_another_memory_quotes_the_compiler() -> None:
     made = compilation({**REFUSED, "refusal": f"RESOURCE_EXHAUSTED: {words}\n"})
     assert f"phase main, step: {words}; make run.micro_batch_size smaller" in advice(made)
     assert format_memory(made.programs[0].compiled) == f"DOES NOT FIT: {words}"
-
-
-def test_a_kept_result_of_another_form_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RELM_WORK", str(tmp_path))
-    monkeypatch.setattr(compiling, "installed_versions", lambda: VERSIONS)
-    traced = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")
-    kept = tmp_path / "compiled" / f"{compiled_key(PROGRAM.sha256, 'v3:2x2', VERSIONS)}.json"
-    kept.parent.mkdir()
-    kept.write_text('{"fits": true}')
-    with pytest.raises(RelmError, match=rf"{kept}: not what this version .*; delete the file to compile it again"):
-        compile_program(traced)
 
 
 @pytest.mark.parametrize(("answer", "status"), [(FITS, 0), (REFUSED, 1)])

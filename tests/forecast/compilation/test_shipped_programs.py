@@ -117,13 +117,6 @@ def test_a_recipe_with_another_micro_batch_is_compiled() -> None:
     assert current_compilation(shipped, plan, {"main": 8}) is None
 
 
-def test_a_run_has_the_same_figures_with_and_without_the_name_of_its_own_machine() -> None:
-    shipped = read_shipped()
-    here, there = (PROJECT.plan(f"roberta_base_v3-8{at}") for at in ("", "@v3-8"))
-    assert shipped_compilation(shipped, here) == shipped_compilation(shipped, there)
-    assert shipped_compilation(shipped, PROJECT.plan("roberta_base_v3-8@h100")) is None
-
-
 def test_recipes_for_tpus_are_compiled_for_each_shipped_slice_of_tpus() -> None:
     found = {request.run for request in shipped_requests(PROJECT)}
     tpus = ("v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8")
