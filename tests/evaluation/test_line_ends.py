@@ -44,7 +44,7 @@ READERS: dict[str, tuple[list[dict[str, Any]], Callable[[Path], Any]]] = {
     },
     "zip": (ROWS["piqa"], lambda file: [(q.prompts, q.answer) for q in read_questions(zipped(file), None, "piqa", None)[0]]),
     "squad": ([made_file()], lambda file: parse_squad(file.read_bytes(), "f")),
-    "squad's items": ([made_file()], lambda file: read_items(file, None, "squad", "")[0]),
+    "squad's items": ([made_file()], lambda file: read_items(file, "squad", "")[0]),
 }
 
 

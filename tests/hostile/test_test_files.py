@@ -309,7 +309,7 @@ def read(form: str, content: bytes) -> int:
     readers: dict[str, Callable[[], Any]] = {
         "lambada": lambda: read_passages(file, None, "text", None)[0],
         "squad": lambda: parse_squad(content, "x"),
-        "items:glue": lambda: read_items(file, None, "glue", "text")[0],
+        "items:glue": lambda: read_items(file, "glue", "text")[0],
         **dict.fromkeys(choice_formats.READERS, lambda: read_questions(file, None, form, None)[0]),
     }
     return len(readers[form]()) if form in readers else len(parse_glue(content, form, "x").labels)

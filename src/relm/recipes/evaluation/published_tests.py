@@ -22,7 +22,7 @@ from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section, Slug, read_yaml, validate
 
 ITEM_FORMATS = ("lambada", "text", "hellaswag", "blimp", "arc", "piqa", "squad", "glue")
-"""Formats of tests' files whose items `relm contamination` compares with documents."""
+"""Formats of tests' files whose passages `data.remove` and `relm list-removed` cut out of documents."""
 
 
 class PublishedTest(Section):
