@@ -152,11 +152,14 @@ def test_evaluation_stands_beside_lm_eval(
 
 
 @pytest.mark.full
-def test_choices_are_scored_beside_lm_eval(finished_project: Commands, harness_python: str) -> None:
+def test_choices_are_scored_beside_lm_eval(finished_project: Commands, harness_python: str, tmp_path: Path) -> None:
     (tokenizer,) = finished_project.folder.glob("work/tokenizers/*/tokenizer.json")
     sizes = ["--layers", "1", "--width", "64", "--examples", "6", "--pairs", "1", "--batch-sizes", "2"]
-    file = CHECKOUT / "tests" / "data" / "blimp-sample.jsonl"
-    printed = run(["multiple_choice.py", "--tokenizer", tokenizer, "--file", file, "--harness-python", harness_python, *sizes])
+    row = {"goal": "To open a jar,", "sol1": "turn its lid.", "sol2": "freeze the table.", "label": 0}
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps({**row, "id": number}) + "\n" for number in range(6)))
+    asked = ["--file", file, "--format", "piqa", "--harness-python", harness_python, *sizes]
+    printed = run(["multiple_choice.py", "--tokenizer", tokenizer, *asked])
     assert printed.count("the same log-likelihoods") == 2
     prose = ["--text", CHECKOUT / "tests" / "data" / "prose-sample.txt", "--precisions", "float32", "bfloat16"]
     printed = run(["multiple_choice.py", "--tokenizer", tokenizer, *prose, "--harness-python", harness_python, *sizes])

@@ -54,7 +54,6 @@ def test_items_have_the_texts_that_a_model_sees(tmp_path: Path) -> None:
     }
     contents = {
         "hellaswag": json.dumps(hellaswag),
-        "blimp": json.dumps({"sentence_good": "It rains.", "sentence_bad": "It rain.", "UID": "agreement"}),
         "piqa": json.dumps({"goal": "Row", "sol1": "with oars", "sol2": "with air", "label": 0}),
         "text": " = Title = \n\n A paragraph . \n",
         "squad": json.dumps(SQUAD),
@@ -69,7 +68,6 @@ def test_items_have_the_texts_that_a_model_sees(tmp_path: Path) -> None:
                 ),
             )
         ],
-        "blimp": [("line 1", (" It rains.", " It rain."))],
         "piqa": [("line 1", ("Question: Row\nAnswer: with oars", "Question: Row\nAnswer: with air"))],
         "text": [("line 1", (" = Title = ",)), ("line 3", (" A paragraph . ",))],
         "squad": [

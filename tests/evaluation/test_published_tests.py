@@ -26,7 +26,6 @@ TESTS = sorted((CHECKOUT / "recipes" / "evaluations").glob("*.yaml"))
 # Not among the real data.
 ABSENT = {
     "wikitext2": "../shared/data lacks WikiText-2's processed test file",
-    "blimp": "../shared/data lacks BLiMP's archive",
     **{f"squad11{options}": "../shared/data lacks SQuAD" for options in ("", "_graphcore")},
     "hellaswag": "../shared/data lacks HellaSwag",
     "arc_easy": "../shared/data lacks ARC",
@@ -52,7 +51,7 @@ def test_a_test_loads_and_files_fetched_in_an_archive_are_pinned(path: Path) -> 
 def test_each_format_of_multiple_choice_has_a_test_and_files_without_a_hash_name_a_commit() -> None:
     tests = {path.stem: load_test(path) for path in TESTS}
     formats = {name: test.multiple_choice.format for name, test in tests.items() if test.protocol == "multiple_choice"}
-    assert formats == {"arc_easy": "arc", "blimp": "blimp", "hellaswag": "hellaswag", "piqa": "piqa"}
+    assert formats == {"arc_easy": "arc", "hellaswag": "hellaswag", "piqa": "piqa"}
     for name, remote in ((name, remote) for name, test in tests.items() for remote in test.files.values()):
         for source in remote.sources if not remote.is_pinned else ():
             assert re.search(r"[0-9a-f]{40}", f"{source.revision} {source.url}"), name
