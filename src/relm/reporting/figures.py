@@ -29,8 +29,8 @@ FIGURES = {
     "next_sentence_accuracy": ("Next-sentence accuracy", ".4f", "share of pairs that are classified correctly"),
     "next_sentence_nats": ("Next-sentence loss", ".4f", "nats per pair"),
     **{
-        f"{prefix}{figure}": (f"{name}{beside}", ".4f", meaning if not prefix else "")
-        for prefix, beside in (
+        f"{prefix}{figure}": (f"{name}{ending}", ".4f", meaning if not prefix else "")
+        for prefix, ending in (
             ("", ""),
             ("no_diacritics_", ", without diacritics"),
             ("most_frequent_form_", ", most frequent form"),
