@@ -14,7 +14,7 @@ from relm.artifact import record_of
 from relm.plan.products import EVALUATION
 from relm.recipes.identity import KEY
 from relm.recipes.published_models import MODEL_FILES
-from relm.recipes.run_folder import COMPILATION, CONTAMINATION, MODEL_PARTS, RECORDS, WEIGHTS
+from relm.recipes.run_folder import COMPILATION, MODEL_PARTS, RECORDS, WEIGHTS
 from relm.recipes.run_name import VARIED_NAME
 from relm.recipes.section import NAME
 from relm.terminal import handler as terminal

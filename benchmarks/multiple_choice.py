@@ -31,7 +31,7 @@ Pairs = list[tuple[str, list[str]]]
 
 
 def relm(ask: dict[str, Any], pairs: Pairs) -> Callable[[], list[float]]:
-    from relm.evaluation.beginning import added_tokens, prefix_token
+    from relm.evaluation.beginning import added_tokens
     from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
     from relm.evaluation.choices.choice_tokens import ChoiceEncoder
     from relm.evaluation.choices.multiple_choice import score_choices
@@ -44,7 +44,7 @@ def relm(ask: dict[str, Any], pairs: Pairs) -> Callable[[], list[float]]:
     execution = Execution(ask["device"], ask["precision"], ask["threads"], batch_tokens)
     folder = Path(ask["model"])
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer), prefix_token(tokenizer, folder))
+    encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer))
     model = load_causal(folder, tokenizer.vocabulary_size, execution)
     questions = [
         Question(f"question {number}", {"lm_eval": ChoicePrompt(context, tuple(choices))}, 0)
@@ -156,9 +156,9 @@ def main() -> None:
     parser.add_argument("--contender", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--tokenizer", type=Path, help="GPT-2's tokenizer.json")
     given = parser.add_mutually_exclusive_group()
-    given.add_argument("--file", type=Path, help="a file of questions, such as BLiMP.zip")
+    given.add_argument("--file", type=Path, help="a file of questions, such as HellaSwag's")
     given.add_argument("--text", type=Path, help="running text, of which questions with long contexts are made")
-    parser.add_argument("--format", default="blimp")
+    parser.add_argument("--format", default="hellaswag")
     parser.add_argument("--harness-python", default=sys.executable)
     parser.add_argument("--batch-sizes", nargs="+", default=["1", "16", "64"], help="of lm_eval, whose default is 1; or auto")
     parser.add_argument("--batch-tokens", type=int, help="of relm; default: the device's")

@@ -1,7 +1,6 @@
 """Format durations, sizes and tables as text, and escape characters that would forge such text."""
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,15 +21,6 @@ def format_duration(seconds: float) -> str:
         if whole >= unit:
             return f"{whole // unit} {name} {whole % unit // smaller} {smaller_name}"
     return f"{whole} s"
-
-
-def format_moment(seconds: float) -> str:
-    """Return a time in seconds since the epoch as a date and time, UTC.
-
-    >>> format_moment(1.5)
-    '1970-01-01T00:00:01Z'
-    """
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def format_step_time(seconds: float) -> str:

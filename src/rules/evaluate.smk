@@ -19,25 +19,6 @@ rule download_test:
         "{params.command} --log {log:q}"
 
 
-# How many items of a test the training documents have; only where the recipe asks for it.
-rule contamination:
-    input:
-        unpack(SOURCES.inputs("contamination")),
-    output:
-        counts=graph.path(CONTAMINATION),
-        record=graph.record(CONTAMINATION),
-    log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/contamination/{{key}}/{{test}}.log",
-    threads: workflow.cores or 1
-    resources:
-        mem_mb=graph.workers_memory,
-        runtime=graph.RUNTIME,
-    params:
-        command=graph.command("contamination"),
-    shell:
-        "{params.command} --log {log:q}"
-
-
 rule evaluate:
     input:
         unpack(graph.inputs("evaluate")),

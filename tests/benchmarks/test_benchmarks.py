@@ -59,7 +59,7 @@ ELSEWHERE = {
     "transformers_step.py": "benchmarks/compiled.py",
 }
 OF_OTHER_TESTS = (
-    "compiled.py", "contamination.py", "curve_detection.py", "defects.py", "evaluation.py", "leave_one_out.py",
+    "compiled.py", "curve_detection.py", "defects.py", "evaluation.py", "leave_one_out.py",
     "llama2_c_curves.py", "llm_c_curve.py", "loop.py", "multiple_choice.py", "nanogpt_curves.py", "replay.py",
     "tokenisation.py", "verdict_power.py",
 )  # fmt: skip
@@ -152,25 +152,19 @@ def test_evaluation_stands_beside_lm_eval(
 
 
 @pytest.mark.full
-def test_choices_are_scored_beside_lm_eval(finished_project: Commands, harness_python: str) -> None:
+def test_choices_are_scored_beside_lm_eval(finished_project: Commands, harness_python: str, tmp_path: Path) -> None:
     (tokenizer,) = finished_project.folder.glob("work/tokenizers/*/tokenizer.json")
     sizes = ["--layers", "1", "--width", "64", "--examples", "6", "--pairs", "1", "--batch-sizes", "2"]
-    file = CHECKOUT / "tests" / "data" / "blimp-sample.jsonl"
-    printed = run(["multiple_choice.py", "--tokenizer", tokenizer, "--file", file, "--harness-python", harness_python, *sizes])
+    row = {"goal": "To open a jar,", "sol1": "turn its lid.", "sol2": "freeze the table.", "label": 0}
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps({**row, "id": number}) + "\n" for number in range(6)))
+    asked = ["--file", file, "--format", "piqa", "--harness-python", harness_python, *sizes]
+    printed = run(["multiple_choice.py", "--tokenizer", tokenizer, *asked])
     assert printed.count("the same log-likelihoods") == 2
     prose = ["--text", CHECKOUT / "tests" / "data" / "prose-sample.txt", "--precisions", "float32", "bfloat16"]
     printed = run(["multiple_choice.py", "--tokenizer", tokenizer, *prose, "--harness-python", harness_python, *sizes])
     assert printed.count("the same log-likelihoods") >= 2
     assert printed.count("other choices") == 4
-
-
-@pytest.mark.full
-def test_contamination_stands_beside_lm_eval_s_janitor(harness_python: str, shared_data: Path, tmp_path: Path) -> None:
-    lambada = beginning(shared_data / "lambada" / "lambada_test.jsonl.xz", 20, tmp_path / "lambada.jsonl")
-    text = beginning(shared_data / "wikitext-2-raw" / "wiki.valid.raw.xz", 100, tmp_path / "wiki.valid.raw")
-    printed = run(["contamination.py", "--text", text, "--test", lambada, "--planted", "10"], python=harness_python)
-    assert printed.count(": 10 of ") == 2
-    assert "the same documents" in printed
 
 
 @pytest.mark.full

@@ -42,8 +42,6 @@ def test_no_engine_and_a_strange_engine_are_named(chosen: dict[str, str], messag
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run"], "run needs a role, one of cpu, cuda, tpu, ipu; found none"),
-        (["build", "gpu"], "build needs a role, one of cpu, cuda, tpu, ipu; found gpu"),
         (["run", "cpu"], "no step was given; expected: relm images run cpu -- STEP ARGUMENTS"),
         (["run", "cpu", "list", "--log", "x"], "--log belongs to the step that runs in the image; put it after --"),
     ],

@@ -48,7 +48,7 @@ def as_published(in_podman: ImageProject) -> Iterator[ImageProject]:
 
 
 def lock_a_digest(project: ImageProject, image: str, digest: str) -> None:
-    """Write into the lock what `relm images resolve` finds."""
+    """Write a verified digest into the lock."""
     content = yaml.safe_load((project.folder / LOCK).read_text())
     found = {"image": image, "tag": "1", "digest": digest, "verified": True, "source": "the registry", "checked": "2026-11-20"}
     content["images"]["cpu"] |= found

@@ -72,11 +72,11 @@ def test_an_image_that_was_never_published_says_how_to_build_it(tmp_path: Path) 
         find_reference("cpu", written(tmp_path))
 
 
-def test_an_unverified_digest_is_refused_with_the_command_that_verifies_it(tmp_path: Path) -> None:
+def test_an_unverified_digest_is_refused_with_the_command_that_asks_the_registry(tmp_path: Path) -> None:
     folder = written(tmp_path, PINNED, PINNED)
-    with pytest.raises(RelmError, match=r"not verified \(from https://example.org/digests.*relm images resolve images\.cpu"):
+    with pytest.raises(RelmError, match=r"not verified \(from https://example.org/digests.*docker://relm/cpu:1 \| sha256sum"):
         find_reference("cpu", folder)
-    with pytest.raises(RelmError, match=r"relm images resolve bases\.python; or .*make images ROLES=cpu BASE=NAME"):
+    with pytest.raises(RelmError, match=r"docker\.io/library/python:3\.11 \| sha256sum; or .*make images ROLES=cpu BASE=NAME"):
         find_bases("cpu", folder)
 
 

@@ -1,13 +1,9 @@
-"""Small files in the formats of multiple-choice tests; all but BLiMP's sample were written for these tests."""
+"""Small files in the formats of multiple-choice tests, written for these tests."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from small_project import CHECKOUT
-
-BLIMP = [json.loads(line) for line in (CHECKOUT / "tests/data/blimp-sample.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def hellaswag(label: str, a: str, b: str, endings: Sequence[str], answer: int) -> dict[str, Any]:
@@ -45,10 +41,9 @@ PIQA = [
     {"goal": "To open a jar,", "sol1": "turn its lid.", "sol2": "freeze the table.", "label": 0},
     {"goal": "How do you dry a shirt?", "sol1": "Put it into a bucket of water.", "sol2": "Hang it in the sun.", "label": 1},
 ]
-ROWS: dict[str, list[dict[str, Any]]] = {"hellaswag": HELLASWAG, "blimp": BLIMP, "arc": ARC, "piqa": PIQA}
+ROWS: dict[str, list[dict[str, Any]]] = {"hellaswag": HELLASWAG, "arc": ARC, "piqa": PIQA}
 TASKS = {
     "hellaswag": "hellaswag/hellaswag.yaml",
-    "blimp": "blimp/_template_yaml",
     "arc": "arc/arc_easy.yaml",
     "piqa": "piqa/piqa.yaml",
 }

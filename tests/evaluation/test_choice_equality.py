@@ -10,7 +10,7 @@ from llama_form import llama_folder
 from tokenizer_forms import legacy_sentencepiece
 
 from harness_tasks import ask_harness, harness_python, passages, small_model, small_tokenizer, write_task
-from relm.evaluation.beginning import added_tokens, prefix_token
+from relm.evaluation.beginning import added_tokens
 from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder
 from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice, score_choices
@@ -35,7 +35,7 @@ def ask(model: Path, folder: Path) -> dict[str, Any]:
 def require_same(model: Path, folder: Path) -> int:
     """Compare each choice's log-likelihood and each figure with the harness's; return how many contexts were cut."""
     theirs, loaded, cut = ask(model, folder), load_tokenizer(model / "tokenizer.json"), 0
-    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, model))
+    encoder = ChoiceEncoder(loaded, added_tokens(loaded))
     for name, rows in ROWS.items():
         file = write_lines(folder / f"{name}.jsonl", rows)
         questions, _ = read_questions(file, None, name, None)
@@ -56,7 +56,7 @@ def require_same(model: Path, folder: Path) -> int:
         )
         figures = json.loads((folder / "e.json").read_text())["figures"]
         for key, own in FIGURES.items():
-            if f"{key},none" in theirs["results"][f"own_{name}"] and own in figures and name != "blimp":
+            if f"{key},none" in theirs["results"][f"own_{name}"] and own in figures:
                 assert figures[own] == pytest.approx(theirs["results"][f"own_{name}"][f"{key},none"], abs=SAME)
                 assert figures[f"{own}_stderr"] == pytest.approx(
                     theirs["results"][f"own_{name}"][f"{key}_stderr,none"], abs=SAME

@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers as hf
-from safetensors.torch import load_file, save_file
-from test_evaluated_models import GPT2, LLAMA, MANY, ONE_THREAD, TOKENS, nats_alone, saved, windows
+from test_evaluated_models import GPT2, LLAMA, ONE_THREAD, TOKENS, nats_alone, saved, windows
 
 from relm.errors import RelmError
-from relm.evaluation.masked_models import load_masked
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
 
@@ -112,10 +109,3 @@ def test_a_body_whose_embeddings_are_its_head_needs_no_other(tmp_path: Path) -> 
     theirs.model.save_pretrained(tmp_path / "body")
     ours = load_causal(tmp_path / "body", TOKENS, ONE_THREAD)
     assert score(ours, windows(), 100).nats == pytest.approx(nats_alone(theirs, windows()), rel=1e-5, abs=1e-5)
-
-
-def test_a_head_for_another_task_beside_that_of_a_masked_model_stays_unread(tmp_path: Path) -> None:
-    saved(tmp_path, hf.ElectraForMaskedLM, hf.ElectraConfig(**MANY, embedding_size=8))
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file(weights | {"classifier.weight": torch.zeros(2, 16)}, tmp_path / "model.safetensors", {"format": "pt"})
-    load_masked(tmp_path, TOKENS, ONE_THREAD)

@@ -104,17 +104,11 @@ def test_what_needs_no_end_of_text_is_scored_without_one(without_ends: Path, tmp
     assert read_json(output)["protocol"]["begin_tokens"] == []
 
 
-def test_what_needs_one_is_refused_with_the_way_out(without_ends: Path, tmp_path: Path) -> None:
+def test_what_needs_one_is_refused_with_the_way_out(without_ends: Path) -> None:
     with pytest.raises(
         RelmError, match=r"tokenizer\.json: has no token that begins \(bos\) or ends \(eos\) a text.+Name bos_token"
     ):
         prefix_token(load_tokenizer(without_ends / "tokenizer.json"), without_ends)
-    sentences = [{"sentence_good": "It is.", "sentence_bad": "It are.", "UID": "a"}]
-    file = write_lines(tmp_path / "q.jsonl", sentences)
-    with pytest.raises(RelmError, match=r"has no token that begins \(bos\)"):
-        evaluate_multiple_choice(
-            without_ends, without_ends / "tokenizer.json", file, MultipleChoice(format="blimp"), output=tmp_path / "e.json"
-        )
 
 
 def test_a_tokenizer_with_other_ids_than_the_model_s_own_is_refused(tmp_path: Path) -> None:

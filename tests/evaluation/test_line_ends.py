@@ -2,7 +2,6 @@
 
 import json
 import logging
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,21 +29,14 @@ def marked(content: bytes) -> bytes:
     return MARK + content.replace(b"\n", b"\r\n")
 
 
-def zipped(file: Path) -> Path:
-    with zipfile.ZipFile(file.with_suffix(".zip"), "w") as archive:
-        archive.writestr("a.jsonl", file.read_bytes())
-    return file.with_suffix(".zip")
-
-
 READERS: dict[str, tuple[list[dict[str, Any]], Callable[[Path], Any]]] = {
     "lambada": ([{"text": "a passage of words"}] * 2, lambda file: read_passages(file, None, "text", None)[0]),
     **{
         form: (ROWS[form], lambda file, form=form: [(q.prompts, q.answer) for q in read_questions(file, None, form, None)[0]])  # type: ignore[misc]
         for form in ROWS
     },
-    "zip": (ROWS["piqa"], lambda file: [(q.prompts, q.answer) for q in read_questions(zipped(file), None, "piqa", None)[0]]),
     "squad": ([made_file()], lambda file: parse_squad(file.read_bytes(), "f")),
-    "squad's items": ([made_file()], lambda file: read_items(file, None, "squad", "")[0]),
+    "squad's items": ([made_file()], lambda file: read_items(file, "squad", "")[0]),
 }
 
 

@@ -1,6 +1,5 @@
-"""Any folder of a masked language model gives the logits of transformers, and others are refused with a message."""
+"""Any folder of a BERT or RoBERTa gives the logits of transformers, and others are refused with a message."""
 
-import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from relm.errors import RelmError
 from relm.evaluation import masked_scoring
 from relm.evaluation.execution import Execution
-from relm.evaluation.masked_models import ForeignMaskedModel, OwnMaskedModel, load_masked
+from relm.evaluation.masked_models import TorchMaskedModel, load_masked
 from relm.evaluation.masked_scoring import require_positions, score_masked
 
 VOCABULARY, POSITIONS = 23, 14
@@ -25,23 +24,11 @@ SMALL = {
     "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     "max_position_embeddings": POSITIONS, "type_vocab_size": 2,
 }  # fmt: skip
-DISTILBERT = {
-    "vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": POSITIONS,
-}  # fmt: skip
-MODERNBERT = {**{key: value for key, value in SMALL.items() if key != "type_vocab_size"}, "pad_token_id": 0, "cls_token_id": 2}
-# Name -> configuration, the class with the head, and whether relm has the architecture itself.
-KINDS: dict[str, tuple[Any, Any, bool]] = {
-    "bert": (hf.BertConfig(**SMALL), hf.BertForMaskedLM, True),
-    "bert with pairs": (hf.BertConfig(**SMALL), hf.BertForPreTraining, True),
-    "bert with other switches": (hf.BertConfig(**SMALL, hidden_act="relu"), hf.BertForMaskedLM, False),
-    "such a bert with pairs": (hf.BertConfig(**SMALL, hidden_act="relu"), hf.BertForPreTraining, False),
-    "roberta": (hf.RobertaConfig(**SMALL, pad_token_id=1), hf.RobertaForMaskedLM, True),
-    "xlm-roberta": (hf.XLMRobertaConfig(**{**SMALL, "type_vocab_size": 1}), hf.XLMRobertaForMaskedLM, False),
-    "distilbert": (hf.DistilBertConfig(**DISTILBERT), hf.DistilBertForMaskedLM, False),
-    "electra": (hf.ElectraConfig(**SMALL, embedding_size=8), hf.ElectraForMaskedLM, False),
-    "albert": (hf.AlbertConfig(**SMALL, embedding_size=8), hf.AlbertForMaskedLM, False),
-    "modernbert": (hf.ModernBertConfig(**MODERNBERT), hf.ModernBertForMaskedLM, False),
-    "deberta-v2": (hf.DebertaV2Config(**SMALL), hf.DebertaV2ForMaskedLM, False),
+# Name -> configuration, and the class with the head.
+KINDS: dict[str, tuple[Any, Any]] = {
+    "bert": (hf.BertConfig(**SMALL), hf.BertForMaskedLM),
+    "bert with pairs": (hf.BertConfig(**SMALL), hf.BertForPreTraining),
+    "roberta": (hf.RobertaConfig(**SMALL, pad_token_id=1), hf.RobertaForMaskedLM),
 }
 
 
@@ -70,24 +57,20 @@ def a_batch(pad: int | None = 0) -> dict[str, Tensor]:
 
 
 def their_output(model: Any, batch: Mapping[str, Tensor]) -> Any:
-    """Return the output of transformers at all positions, with segments if the model has any."""
+    """Return the output of transformers at all positions."""
     given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
-    takes = inspect.signature(model.forward).parameters
-    if "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 0) > 1:
-        given["token_type_ids"] = batch["token_type_ids"]
+    given["token_type_ids"] = batch["token_type_ids"]
     with torch.no_grad():
         return model(**given)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_logits_of_chosen_positions_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    config, kind, is_own = KINDS[name]
+    config, kind = KINDS[name]
     theirs = saved(kind, config, tmp_path)
     batch = a_batch(config.pad_token_id)
     found = load_masked(tmp_path, VOCABULARY, ALONE)
-    assert isinstance(found, OwnMaskedModel if is_own else ForeignMaskedModel)
-    assert found.gathers
-    assert not found.sees_padding
+    assert isinstance(found, TorchMaskedModel)
     assert found.vocabulary_size == VOCABULARY
     with torch.inference_mode():
         read = found.read(batch)
@@ -100,10 +83,9 @@ def test_logits_of_chosen_positions_are_those_of_transformers(name: str, tmp_pat
         torch.testing.assert_close(read.next_sentence, expected["seq_relationship_logits"], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("act", ["gelu", "relu"])
-def test_a_head_for_pairs_is_found_in_the_file_whatever_the_configuration_names(act: str, tmp_path: Path) -> None:
+def test_a_head_for_pairs_is_found_in_the_file_whatever_the_configuration_names(tmp_path: Path) -> None:
     """Load a BertForMaskedLM with the weights of both heads, as BERT was published."""
-    theirs = saved(hf.BertForPreTraining, hf.BertConfig(**SMALL, hidden_act=act), tmp_path)
+    theirs = saved(hf.BertForPreTraining, hf.BertConfig(**SMALL), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
     found = load_masked(tmp_path, VOCABULARY, ALONE)
@@ -113,34 +95,19 @@ def test_a_head_for_pairs_is_found_in_the_file_whatever_the_configuration_names(
     torch.testing.assert_close(pairs, their_output(theirs, a_batch())["seq_relationship_logits"], rtol=1e-5, atol=1e-5)
 
 
-class Centred(hf.BertForMaskedLM):
-    """Subtracts from each logit the token's mean over the sequence, so that each position's logits need all others."""
-
-    def forward(self, input_ids=None, attention_mask=None, token_type_ids=None, **kwargs):
-        found = super().forward(input_ids, attention_mask, token_type_ids, **kwargs)
-        found.logits = found.logits - found.logits.mean(dim=1, keepdim=True)
-        return found
-
-
-def test_a_head_that_needs_all_positions_gets_them(tmp_path: Path) -> None:
-    theirs = saved(Centred, hf.BertConfig(**SMALL), tmp_path)
-    found = ForeignMaskedModel(tmp_path, "", theirs, ALONE)
-    assert not found.gathers
-    assert found.sees_padding
-    batch = a_batch()
-    with torch.inference_mode():
-        read = found.read(batch)
-    chosen = their_output(theirs, batch).logits.gather(1, batch["masked_positions"][:, :, None].expand(-1, -1, VOCABULARY))
-    torch.testing.assert_close(read.logits, chosen, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("name", "seen"), [("ConvBert", True), ("FNet", True), ("Bert", False)])
-def test_a_model_that_sees_padding_never_gets_any(name: str, seen: bool, tmp_path: Path) -> None:
-    """Compare with each sequence alone: convolutions and Fourier transforms mix all positions."""
-    config = getattr(hf, f"{name}Config")(**SMALL, **({"embedding_size": 16, "head_ratio": 1} if name == "ConvBert" else {}))
-    theirs = saved(getattr(hf, f"{name}ForMaskedLM"), config, tmp_path)
+def test_only_scored_positions_reach_the_head(tmp_path: Path) -> None:
+    saved(hf.BertForMaskedLM, hf.BertConfig(**SMALL), tmp_path)
     found = load_masked(tmp_path, VOCABULARY, ALONE)
-    assert found.sees_padding == seen
+    shapes = []
+    found.model.cls.predictions.register_forward_hook(lambda _module, given, _output: shapes.append(tuple(given[0].shape)))
+    with torch.inference_mode():
+        found.read(a_batch())
+    assert shapes == [(3, 3, 16)]
+
+
+def test_padding_changes_no_loss(tmp_path: Path) -> None:
+    theirs = saved(hf.BertForMaskedLM, hf.BertConfig(**SMALL), tmp_path)
+    found = load_masked(tmp_path, VOCABULARY, ALONE)
     batch = {key: value.numpy() for key, value in a_batch().items()}
     batch["masked_labels"] = np.array([[5, 6, 7], [8, 9, 10], [11, 12, -100]])
     nats = score_masked(found, batch, 8192).nats
@@ -186,9 +153,8 @@ def test_half_precision_changes_the_loss_a_little(tmp_path: Path) -> None:
     torch.testing.assert_close(exact, rounded, rtol=0.1, atol=0.3)
 
 
-@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta"])
-def test_rows_that_no_token_uses_are_no_positions(kind: str, tmp_path: Path) -> None:
-    config, head, _ = KINDS[kind]
+def test_rows_that_no_token_uses_are_no_positions(tmp_path: Path) -> None:
+    config, head = KINDS["roberta"]
     saved(head, config, tmp_path)
     found = load_masked(tmp_path, VOCABULARY, ALONE)
     assert found.positions == POSITIONS - 2
@@ -204,26 +170,11 @@ T5 = hf.T5Config(vocab_size=VOCABULARY, d_model=16, num_layers=1, num_heads=2, d
 @pytest.mark.parametrize(
     ("kind", "config", "message"),
     [
-        (
-            hf.GPT2LMHeadModel,
-            GPT2,
-            "config.json names gpt2, which is a causal language model; give a folder of a masked language",
-        ),
-        (
-            hf.T5ForConditionalGeneration,
-            T5,
-            "config.json names t5, which is not a masked language model; give a folder of a masked",
-        ),
-        (
-            hf.BertLMHeadModel,
-            hf.BertConfig(**SMALL, is_decoder=True),
-            "config.json sets is_decoder, so it sees no later token; ",
-        ),
-        (
-            hf.ElectraModel,
-            KINDS["electra"][0],
-            "cannot be read as a masked language model: its weights lack .* and 4 more, which ElectraForMaskedLM has; ",
-        ),
+        (hf.GPT2LMHeadModel, GPT2, "model_type is 'gpt2', expected"),
+        (hf.T5ForConditionalGeneration, T5, "model_type is 't5', expected"),
+        (hf.BertLMHeadModel, hf.BertConfig(**SMALL, is_decoder=True), "is_decoder is True, expected false"),
+        (hf.BertForMaskedLM, hf.BertConfig(**SMALL, hidden_act="relu"), "hidden_act is 'relu'"),
+        (hf.BertModel, hf.BertConfig(**SMALL), "word_embeddings.weight is missing"),
     ],
 )
 def test_a_model_of_another_kind_is_refused(kind: Any, config: Any, message: str, tmp_path: Path) -> None:
@@ -233,11 +184,27 @@ def test_a_model_of_another_kind_is_refused(kind: Any, config: Any, message: str
     assert "\n" not in str(raised.value)
 
 
-def test_finite_weights_with_logits_that_are_not_are_refused(tmp_path: Path) -> None:
-    config, kind, _ = KINDS["distilbert"]
-    saved(kind, config, tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["vocab_layer_norm.weight"][:] = 3e38
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RelmError, match="the logits are not finite, though the weights are: "):
-        load_masked(tmp_path, VOCABULARY, ALONE)
+def leave_out(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["cls.predictions.bias"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def unknown_switch(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"relm": {"depth": 2}}))
+
+
+@pytest.mark.parametrize("spoil", [leave_out, unknown_switch])
+def test_a_folder_that_cannot_be_trusted_is_refused_in_one_sentence(
+    spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = bert(tmp_path / "m")
+    spoil(folder)
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(RelmError, match="cannot be read as a BERT or RoBERTa with a head for masked tokens: ") as raised,
+    ):
+        load_masked(folder, 5, ALONE)
+    assert str(raised.value).startswith(f"{folder}: ")
+    assert "\n" not in str(raised.value)

@@ -18,7 +18,6 @@ TESTS = sorted((CHECKOUT / "recipes" / "evaluations").glob("*.yaml"))
 # Not among the real data.
 ABSENT = {
     "wikitext2": "../shared/data lacks WikiText-2's processed test file",
-    "blimp": "../shared/data lacks BLiMP's archive",
     **{f"squad11{options}": "../shared/data lacks SQuAD" for options in ("", "_graphcore")},
     "hellaswag": "../shared/data lacks HellaSwag",
     "arc_easy": "../shared/data lacks ARC",

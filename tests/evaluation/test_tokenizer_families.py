@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from harness_tasks import PROSE, harness_python, passages
 from relm.artifact import read_json
-from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
+from relm.evaluation.beginning import added_tokens, choose_beginning
 from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder
 from relm.evaluation.choices.multiple_choice import score_choices
@@ -34,11 +34,10 @@ from relm.recipes.evaluation.protocol_options import TextPerplexity
 SAME, POSITIONS = 1e-4, 24
 LINES = passages()
 TEXTS = LINES[:12]
-# Contexts and choices; an empty context is that of a sentence of BLiMP. The snowman is unknown to both tokenizers.
+# Contexts and choices. The snowman is unknown to both tokenizers.
 CHOICES = [
     ("To open a jar,", ["turn its lid.", "freeze the table."]),
     ("It SNOWED, and a ☃ stood there;", ["é was cold.", "the ☃ melted"]),
-    ("", ["These plants grow tall.", "These plants grows tall."]),
     (LINES[3], [" ".join(line.split()[:3]) for line in LINES[4:7]]),
 ]
 PAIRS = [[context, f" {choice}"] for context, choices in CHOICES for choice in choices]
@@ -119,7 +118,7 @@ def test_choices_last_words_and_texts_are_lm_eval_s(family: str, found: dict[str
     expected = [nats for nats, _ in theirs["pairs"]]
 
     questions = [Question("line 1", {"lm_eval": ChoicePrompt(context, tuple(choices))}, 0) for context, choices in CHOICES]
-    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, folder))
+    encoder = ChoiceEncoder(loaded, added_tokens(loaded))
     scores = score_choices(model, questions, {"lm_eval": encoder.encode("lm_eval", questions)}, 300)["lm_eval"]
     count = len(PAIRS) - len(TEXTS)
     assert scores.log_likelihoods.tolist() == pytest.approx(expected[:count], rel=0, abs=SAME)

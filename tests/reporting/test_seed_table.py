@@ -10,11 +10,13 @@ from finished_runs import FinishedRun, build_run, copy_run, made_run, recipe_con
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.graph import find_seed
+from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.run_folder import REPORT_FILES
 from relm.replay.attested_run import find_run
 from relm.reporting.findings import gather
 from relm.reporting.publish import publish_run
+from relm.reporting.run_record import find_runs
 from relm.reporting.runs_table import describe_stored_runs
 from relm.reporting.status import describe_progress
 from relm.steps import list_steps
@@ -135,7 +137,7 @@ def test_one_seed_alone_can_be_judged_by_its_fingerprint(run: Any) -> None:
 
 def test_the_list_of_runs_has_the_seeds_in_order_and_all_are_published(run: Any) -> None:
     def states() -> list[tuple[int, str]]:
-        return [(each["seed"], each["state"]) for each in json.loads(describe_stored_runs(Project(), None, as_json=True))]
+        return sorted((each.seed or 0, each.state) for each in find_runs(work_folder(), [Project()]))
 
     assert states() == [(5, "finished"), (6, "finished"), (7, "finished")]
     run.report()

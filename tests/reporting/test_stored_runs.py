@@ -13,8 +13,10 @@ import yaml
 from finished_runs import FinishedRun
 from relm.artifact import write_json
 from relm.cli import main, write_log
+from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.resolved import differing_keys, record_run, resolve
+from relm.reporting.run_record import RunRecord, find_runs
 from relm.reporting.runs_table import describe_stored_runs
 from relm.training.interruption import run_lock
 from small_project import Commands
@@ -33,10 +35,8 @@ def edit_recipe(name: str = "tiny", **phase: Any) -> None:
     path.write_text(yaml.safe_dump(content))
 
 
-def listed(name: str | None = None) -> list[dict[str, Any]]:
-    """Return the runs as `relm runs --json` prints them."""
-    found: list[dict[str, Any]] = json.loads(describe_stored_runs(Project(), name, as_json=True))
-    return found
+def listed() -> list[RunRecord]:
+    return find_runs(work_folder(), [Project()])
 
 
 def running() -> str:
@@ -47,23 +47,23 @@ def running() -> str:
 def test_a_finished_run_has_its_figures_steps_size_and_state(copied_run: FinishedRun) -> None:
     run = copied_run
     (found,) = listed()
-    assert (found["name"], found["fingerprint"]) == ("tiny", run.plan.fingerprint)
-    assert (found["state"], found["requested"], found["step"], found["steps"]) == ("finished", True, 50, 50)
-    assert found["figures"]["held_out"]["nats_per_token"] == 4.25
-    assert found["bytes"] >= run.model.stat().st_size
+    assert (found.name, found.fingerprint) == ("tiny", run.plan.fingerprint)
+    assert (found.state, found.is_old, found.step, found.steps) == ("finished", False, 50, 50)
+    assert found.figures["held_out"]["nats_per_token"] == 4.25
+    assert found.disk.size >= run.model.stat().st_size
     write_json(Path("results/tiny/recipe.json"), {"name": "tiny", "fingerprint": run.plan.fingerprint})
-    assert listed()[0]["state"] == "published"
+    assert listed()[0].state == "published"
 
 
 def test_a_run_of_an_edited_recipe_is_old_and_shows_the_keys_with_both_values(copied_run: FinishedRun) -> None:
     record_recipe(copied_run)
     edit_recipe(steps=60, optimizer={"learning_rate": 0.002})
     (found,) = listed()
-    assert not found["requested"]
-    assert found["steps"] == 50, "the steps are those of the run, not of the recipe as it is now"
-    assert found["differences"] == [
-        {"key": "pretrain.main.steps", "run": 50, "recipe": 60},
-        {"key": "pretrain.main.optimizer.learning_rate", "run": 0.001, "recipe": 0.002},
+    assert found.is_old
+    assert found.steps == 50, "the steps are those of the run, not of the recipe as it is now"
+    assert [(each.key, each.first, each.second) for each in found.differences or ()] == [
+        ("pretrain.main.steps", 50, 60),
+        ("pretrain.main.optimizer.learning_rate", 0.001, 0.002),
     ]
     text = describe_stored_runs(Project(), None)
     assert "    pretrain.main.steps: 50 here, 60 now\n" in text
@@ -92,10 +92,10 @@ def test_runs_whose_recipe_is_gone_or_faulty_are_listed_still(copied_run: Finish
     record_recipe(copied_run)
     path = Path("recipes/tiny.yaml")
     path.write_text(path.read_text().replace("steps: 50", "steps: many"))
-    assert [(run["recipe"], run["requested"], run["steps"]) for run in listed()] == [("faulty", False, 50)]
+    assert [(bool(run.requested.fault), run.plan, run.steps) for run in listed()] == [(True, None, 50)]
     assert " old " not in describe_stored_runs(Project(), None), "nobody knows what a recipe with faults asks for"
     path.unlink()
-    assert [(run["recipe"], run["differences"]) for run in listed("tiny")] == [("absent", None)]
+    assert [(run.requested.exists, run.differences) for run in listed()] == [(False, None)]
     assert "tiny    its recipe is gone\n" in describe_stored_runs(Project(), None)
 
 
@@ -116,7 +116,7 @@ def test_an_unfinished_run_failed_or_was_stopped_as_its_log_says(message: str, s
     run = copied_run
     run.model.with_name("model.safetensors.json").unlink()
     write_log(Path("work/logs/runs/tiny", run.plan.fingerprint, "main.log"), message)
-    assert listed()[0]["state"] == state
+    assert listed()[0].state == state
     assert ("failed: step 12: the loss is nan" in describe_stored_runs(Project(), None)) == (state == "failed")
 
 
@@ -130,7 +130,7 @@ def test_a_list_is_plain_sorted_and_a_hundred_columns_wide(copied_run: FinishedR
     edit_recipe(steps=60, sequence_length=32)
     text = describe_stored_runs(Project(), None)
     assert max(map(len, text.splitlines())) <= 100
-    assert [found["name"] for found in listed()] == ["a" * 60, "tiny", "zebra", "smoke/tiny"]
+    assert [found.name for found in listed()] == ["a" * 60, "tiny", "zebra", "smoke/tiny"]
 
 
 def test_what_trains_now_is_shown_with_step_loss_rate_and_time_left(copied_run: FinishedRun) -> None:
@@ -139,7 +139,7 @@ def test_what_trains_now_is_shown_with_step_loss_rate_and_time_left(copied_run: 
     lines = [{"step": step, "loss": 4.0, "tokens_per_second": 1234.5, "seconds": 2.0 * step} for step in (10, 20)]
     (folder / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 3')
     with run_lock(folder / "lock"):
-        assert listed()[0]["state"] == "running"
+        assert listed()[0].state == "running"
         assert "\n    main: step 20 of 50, 40 %, loss 4.000, 1,234 tokens/s, about 1 min 0 s left\n" in running()
 
 
@@ -147,7 +147,7 @@ def test_another_step_that_runs_is_shown_with_its_process(copied_run: FinishedRu
     waiting = [sys.executable, "-c", "input()", "relm", "evaluate", "--output", str(copied_run.evaluations["held_out"])]
     with subprocess.Popen(waiting, stdin=subprocess.PIPE) as process:
         try:
-            assert listed()[0]["state"] == "running"
+            assert listed()[0].state == "running"
             assert f"\n    evaluate: process {process.pid}\n" in running()
         finally:
             process.kill()
@@ -156,7 +156,6 @@ def test_another_step_that_runs_is_shown_with_its_process(copied_run: FinishedRu
 def test_training_records_the_recipe_that_it_was_given(finished_copy: Commands) -> None:
     recipe = finished_copy.folder / "recipes" / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 30"))
-    done = finished_copy.relm("runs", "--json")
-    (found,) = json.loads(done.stdout)
-    assert found["state"] == "published"
-    assert found["differences"] == [{"key": "pretrain.main.steps", "run": 40, "recipe": 30}]
+    said = finished_copy.relm("runs").stdout
+    assert " published " in said
+    assert "pretrain.main.steps: 40 here, 30 now" in said

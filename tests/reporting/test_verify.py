@@ -180,6 +180,7 @@ def test_undecided_runs_of_the_program_leave_both_undecided() -> None:
 def test_runs_of_the_program_are_comparable_where_the_published_figure_is_not() -> None:
     published, program = both_rows(31.2, 31.4, 31.6, tolerance=0.6, comparable=False)
     assert (published["verdict"], program["verdict"]) == ("not comparable", "consistent")
+    assert overall([published, program]) == ("consistent", "Of 2 comparisons: 1 consistent; 1 not comparable.")
 
 
 def test_without_noise_the_difference_is_shown_and_nothing_concluded() -> None:

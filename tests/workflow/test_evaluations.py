@@ -41,7 +41,6 @@ init_from: start
 expect_reference: start
 pretrain: {main: {steps: 6, schedule: {warmup_steps: 1}}}
 evaluate: [held_out, river, passages, samples]
-contamination: true
 expect:
   - {metric: river.perplexity_per_token, value: 100, tolerance: 50, basis: none, place: nowhere}
 """
@@ -99,21 +98,6 @@ def test_figures_before_and_after_stand_beside_each_other(tuned: Commands) -> No
     assert "| before |" in (folder / "README.md").read_text()
 
 
-def test_items_of_tests_that_the_documents_have_are_counted_beside_the_figures(tuned: Commands) -> None:
-    folder = tuned.folder / "results" / "tuned"
-    counts = {path.name: json.loads(path.read_text()) for path in (folder / "eval" / "contamination").iterdir()}
-    assert {name: content["figures"]["items"] for name, content in counts.items()} == {"river.json": 10, "passages.json": 3}
-    plan = tuned.folder / "work" / "documents"
-    files = counts["river.json"]["protocol"]["documents"]
-    assert files == {path.name: sha256_of(path) for path in plan.glob("*/*.train.jsonl") if path.name in files}
-    assert files
-    page, card = (folder / "report.html").read_text(), (folder / "README.md").read_text()
-    assert "<strong>Contamination:</strong> 0 of 10 items (0.00%) share 13 words" in page
-    assert "river, contamination: 0 of 10 items" in card
-    steps = json.loads((folder / "provenance.json").read_text())["steps"]
-    assert [step["step"] for step in steps].count("contamination") == 2
-
-
 @pytest.mark.full
 def test_a_test_that_is_recorded_at_its_first_download_is_evaluated_and_its_record_compared(
     tuned: Commands, tmp_path: Path
@@ -134,8 +118,6 @@ def test_a_test_that_is_recorded_at_its_first_download_is_evaluated_and_its_reco
     result = json.loads((tmp_path / "results" / "tuned" / "eval" / "goals.json").read_text())
     assert result["figures"]["examples"] == 3
     assert result["protocol"]["file_sha256"] == sha256_of(tmp_path / "mirror" / "goals.jsonl")
-    count = json.loads((tmp_path / "results" / "tuned" / "eval" / "contamination" / "goals.json").read_text())
-    assert count["figures"]["items"] == 3
     assert project.jobs("results/tuned") == {}
     (record,) = tmp_path.glob("work/downloads/evaluations/goals/*/goals.jsonl.first_download.json")
     download = record.with_name("goals.jsonl")

@@ -196,7 +196,7 @@ def require_verified(pinned: Pinned, key: str, otherwise: str) -> None:
     origin = f"from {pinned.source}, read {pinned.checked}" if pinned.digest else "none is given"
     raise RelmError(
         f"{LOCK}: {key}: the digest of {pinned.image}:{pinned.tag} is not verified ({origin}). Ask the registry: "
-        f"relm images resolve {key}; {otherwise}"
+        f"skopeo inspect --raw docker://{pinned.image}:{pinned.tag} | sha256sum; {otherwise}"
     )
 
 

@@ -17,7 +17,7 @@ from relm.formatting import format_bytes
 MOST_DIGITS = 20
 # Keys that number the rows of a test; a repeated row with a number was copied by mistake.
 NUMBERS = ("idx", "index", "id", "ind", "pairID")
-# A file may unpack to this many bytes, or to this multiple of its size if that is more; BLiMP's archive unpacks to 13 times.
+# A file may unpack to this many bytes, or to this multiple of its size if that is more.
 LARGEST_UNPACKED, LARGEST_RATIO = 32 << 20, 20
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -21,32 +21,32 @@ class Item:
     """Its texts: a passage, a context with each choice, a context and its question, or GLUE's one or two texts."""
 
 
-def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[Item], str]:
+def read_items(file: Path, form: str, text_key: str) -> tuple[list[Item], str]:
     """Return the items of a test's file, and its sha256.
 
     `form` is one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`; `text_key` names a passage of LAMBADA.
     """
     if form in READERS:
-        questions, found = read_questions(file, sha256, form, limit=None)
+        questions, found = read_questions(file, None, form, limit=None)
         return [_question_item(question, file) for question in questions], found
     if form == "lambada":
-        passages, found = read_passages(file, sha256, text_key, limit=None)
+        passages, found = read_passages(file, None, text_key, limit=None)
         return [Item(f"line {number}", (text,)) for number, text in enumerate(passages, 1)], found
     if form == "glue":
-        rows, found = read_content(file, sha256)
+        rows, found = read_content(file, None)
         return _read_glue(rows, file), found
     if form == "squad":
-        content, found = read_content(file, sha256)
+        content, found = read_content(file, None)
         asked = ((paragraph.context, each) for paragraph in parse_squad(content, str(file)) for each in paragraph.questions)
         return [Item(f"question {question.id}", (context, question.text)) for context, question in asked], found
-    text, found = read_text(file, sha256)
+    text, found = read_text(file, None)
     lines = enumerate(text.removeprefix(BYTE_ORDER_MARK).split("\n"), 1)  # a line of WikiText is a paragraph
     return [Item(f"line {number}", (line,)) for number, line in lines if line.strip()], found
 
 
-def read_sought(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[tuple[Item, list[str]]], str]:
+def read_sought(file: Path, form: str, text_key: str) -> tuple[list[tuple[Item, list[str]]], str]:
     """Return each item of a test's file with the sequences of words to look for, and the sha256 of the file."""
-    items, found = read_items(file, sha256, form, text_key)
+    items, found = read_items(file, form, text_key)
     sought = [(item, [sequence for text in item.texts for sequence in list_sequences(text)]) for item in items]
     if not any(sequences for _, sequences in sought):
         raise RelmError(

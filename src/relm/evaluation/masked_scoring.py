@@ -68,11 +68,9 @@ def score_masked(
 def _batches(model: MaskedModel, lengths: Integers, counts: Integers, batch_tokens: int) -> Iterator[Integers]:
     """Yield the rows of each batch, with bounded tokens and logits."""
     for together in batches(lengths, batch_tokens):
-        logits = model.vocabulary_size * int((counts if model.gathers else lengths)[together].max())
+        logits = model.vocabulary_size * int(counts[together].max())
         at_once = max(1, LARGEST_LOGITS // max(1, logits))
-        changes = np.flatnonzero(np.diff(lengths[together])) + 1
-        for rows in np.split(together, changes if model.sees_padding else []):
-            yield from (rows[first : first + at_once] for first in range(0, len(rows), at_once))
+        yield from (together[first : first + at_once] for first in range(0, len(together), at_once))
 
 
 def _trimmed(batch: Mapping[str, npt.NDArray[Any]], rows: Integers, length: int, slots: int) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from relm.artifact import atomic_file, canonical_json, write_sidecar
 from relm.corpus.documents import parse_document
 from relm.errors import RelmError
 from relm.evaluation.evaluated_items import read_sought
-from relm.examples.cut_passages import COMMON, WordSequences, cut_passages, find_sequences
+from relm.examples.cut_passages import COMMON, WordSequences, cut_passages
 from relm.examples.documents import Lines, checked_documents
 from relm.examples.overlap import DUPLICATE, Compared, DocumentComparison, compare, find_duplicates
 
@@ -56,11 +56,11 @@ def list_removed(
     origins: dict[str, tuple[str, str]] = {}
     read: dict[str, str] = {}
     for test in tests:
-        items, read[test.name] = read_sought(test.file, None, test.form, test.text_key)
+        items, read[test.name] = read_sought(test.file, test.form, test.text_key)
         for item, sequences in items:
             origins |= {sequence: (test.name, item.where) for sequence in sequences if sequence not in origins}
     sources = {path.name: checked_documents(path)[0] for path in documents}
-    found = list(compare(documents, DocumentComparison(WordSequences.of(origins), find_sequences, duplicates), workers))
+    found = list(compare(documents, DocumentComparison(WordSequences.of(origins), duplicates), workers))
     removed = dict.fromkeys([*([DUPLICATE] if duplicates else []), *read], 0)
     cut = dict.fromkeys(read, 0)
     total = sum(compared.documents for _, compared in found)

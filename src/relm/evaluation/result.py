@@ -24,7 +24,7 @@ def perplexity(name: str, nats: float) -> dict[str, float]:
 
 def tied_share(name: str, figures: Mapping[str, Any]) -> float:
     """Return the share of questions with several likeliest choices on which a figure of multiple choice rests, else 0."""
-    return float(figures.get(f"{name.removesuffix('_stderr').removesuffix('_correct')}_tied", 0.0))
+    return float(figures.get(f"{name.removesuffix('_stderr')}_tied", 0.0))
 
 
 def describe_ties(figures: Mapping[str, Any]) -> str:

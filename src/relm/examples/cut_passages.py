@@ -115,18 +115,6 @@ def find_sequences(text: str, sought: WordSequences) -> list[str]:
     return list(found)
 
 
-def find_every(text: str, sought: WordSequences) -> list[str]:
-    """Return all sequences of a document, each once, also those that overlap.
-
-    >>> find_every("A b c d e f g h i", WordSequences.of(["a b c d e f g h", "b c d e f g h i"]))
-    ['a b c d e f g h', 'b c d e f g h i']
-    """
-    words = find_words(text).words
-    firsts = [first for first in range(len(words) - SHORTEST + 1) if _begin(words, first) in sought.beginnings]
-    found = (" ".join(words[first : first + length]) for first in firsts for length in sought.lengths)
-    return list(dict.fromkeys(sequence for sequence in found if sequence in sought.known))
-
-
 class Cut(NamedTuple):
     """The rest of a document whose passages are cut out."""
 

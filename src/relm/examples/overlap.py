@@ -5,7 +5,7 @@ bytes per document. Results come in the order of the documents, for any number o
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from unicodedata import normalize
 import numpy as np
 import numpy.typing as npt
 
-from relm.examples.cut_passages import WordSequences, find_words
+from relm.examples.cut_passages import WordSequences, find_sequences, find_words
 from relm.examples.documents import Lines, read_document_texts
 from relm.examples.mapped_documents import map_documents
 
@@ -29,7 +29,6 @@ class Compared(NamedTuple):
     """The counts of some documents, and what they share."""
 
     documents: int
-    words: int
     digests: Digests
     """(documents,); (0,) without duplicates."""
     found: dict[int, list[str]]
@@ -41,20 +40,16 @@ class DocumentComparison:
     """A function that compares some documents; each worker gets a copy."""
 
     sought: WordSequences
-    find: Callable[[str, WordSequences], list[str]]
-    """`relm.examples.cut_passages.find_sequences` or `find_every`."""
     duplicates: bool = False
 
     def __call__(self, lines: Lines) -> Compared:
         """Return what the documents of some lines share."""
         texts = list(read_document_texts(lines.lines, lines.path, lines.first))
-        words, found = 0, {}
+        found = {}
         for position, text in enumerate(texts if self.sought.known else ()):
-            inside = find_words(text).words
-            words += len(inside)
-            if self.sought.may_be_in(inside) and (sequences := self.find(text, self.sought)):
+            if self.sought.may_be_in(find_words(text).words) and (sequences := find_sequences(text, self.sought)):
                 found[position] = sequences
-        return Compared(len(texts), words, digest_texts(texts if self.duplicates else ()), found)
+        return Compared(len(texts), digest_texts(texts if self.duplicates else ()), found)
 
 
 def compare(

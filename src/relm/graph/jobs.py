@@ -89,14 +89,6 @@ def _convert_weights(wildcards: Any) -> RecipeJob:
     return data_jobs.convert_weights(name, pickled, work / "converted" / f"{name}-{key}" / WEIGHTS_FILES[0])
 
 
-def _contamination(wildcards: Any) -> RecipeJob:
-    plan, test = plan_of_run(wildcards), wildcards.test
-    if test not in plan.contamination():
-        raise RelmError(f"recipe {plan.name} counts no items of {test}; set contamination: true, and name the test in evaluate")
-    require_key(plan.contamination()[test], wildcards)
-    return run_jobs.contamination(plan, test)
-
-
 def _evaluate(wildcards: Any) -> RecipeJob:
     plan = plan_of_run(wildcards)
     require_key(plan.evaluations(wildcards.of).get(wildcards.task), wildcards)
@@ -141,7 +133,6 @@ _FIND: dict[str, Callable[[Any], RecipeJob]] = {
     "pretrain": lambda each: run_jobs.pretrain(plan_of_run(each), each.phase),
     "compile": lambda each: run_jobs.compile_programs(plan_of_run(each)),
     "download_test": lambda each: _download("test", each.test, each),
-    "contamination": _contamination,
     "evaluate": _evaluate,
     "verify": lambda each: _verify(each, TRAINED),
     "verify_reference": lambda each: _verify(each, REFERENCE),

@@ -105,8 +105,7 @@ class Sources:
     def _are_made(self, rule: str, outputs: Sequence[Path]) -> bool:
         """Return whether all files of a rule are there, and the command does not name or force them."""
         settings = self.workflow.dag_settings
-        sidecars = [] if rule == "contamination" else map(sidecar_of, outputs)
-        files = {*with_indexes(outputs), *sidecars}
+        files = {*with_indexes(outputs), *map(sidecar_of, outputs)}
         is_asked = not files.isdisjoint(map(Path, settings.targets))
         is_forced = settings.forceall or settings.forcerun or settings.forcetargets
         return not (is_asked or is_forced) and all(path.exists() for path in files)

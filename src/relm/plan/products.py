@@ -17,7 +17,6 @@ from relm.recipes.run_folder import (
     CHECKPOINT_FILES,
     CHECKSUMS,
     COMPILATION,
-    CONTAMINATION,
     DEVICE_FIGURES,
     FINAL_LOGS,
     OF_ONE_MACHINE,
@@ -82,7 +81,7 @@ _TUNED = [
 ]
 # Paths of an earlier version, which had no keys there; runs in buckets have them.
 _OLDER = [
-    *("{of}/{task}.json", f"{CONTAMINATION}/{{test}}.json", "verify.json", "verify_reference.json"),
+    *("{of}/{task}.json", "verify.json", "verify_reference.json"),
     *(f"report/{name}" for name in REPORT_FILES),
 ]
 PRODUCTS = {
@@ -124,9 +123,6 @@ PRODUCTS = {
     "evaluation before": ProductKind(EVALUATION.replace("{of}", BEFORE), "evaluate", "eval/before/{task}.json"),
     "reference": ProductKind(EVALUATION.replace("{of}", REFERENCE), "evaluate", "eval/{task}.json", in_reference=True),
     **{path: ProductKind(f"{RUN}/{{of}}/{{tuned}}/{{key}}/{path}", "evaluate") for path in _TUNED},
-    CONTAMINATION: ProductKind(
-        f"{RUN}/{CONTAMINATION}/{{key}}/{{test}}.json", "contamination", f"eval/{CONTAMINATION}/{{test}}.json"
-    ),
     "verdict": ProductKind(f"{RUN}/{VERIFY}/{{key}}/verify.json", "verify", "verify.json"),
     "reference verdict": ProductKind(
         f"{RUN}/{VERIFY}/{{key}}/verify_reference.json", "verify", "verify.json", in_reference=True
@@ -172,7 +168,6 @@ def _list_data(plan: Plan) -> Iterator[Path]:
 def list_figures(plan: Plan) -> Iterator[Path]:
     """Yield the files of a run whose paths have keys."""
     yield from (path for of in (TRAINED, BEFORE, REFERENCE) for path in plan.evaluations(of).values())
-    yield from plan.contamination().values()
     if not plan.number:
         yield plan.verdict()
         yield from (plan.report_folder / name for name in REPORT_FILES)

@@ -49,19 +49,6 @@ def pretrain(plan: Plan, phase: str) -> RecipeJob:
     )
 
 
-def contamination(plan: Plan, name: str) -> RecipeJob:
-    """Return the job that counts the items of a test in training documents."""
-    test, output = plan.tests[name], plan.contamination()[name]
-    read = {
-        "file": [plan.test_downloads(name)["file"]],
-        "documents": [plan.kept_job.documents(shard, "train") for shard in plan.shards],
-    }
-    key = ["--text-key", test.lambada.text_key] if test.protocol == "lambada" else []
-    expected = sha256_flag({file: sha256 for file, sha256 in test.sha256.items() if file == test.file})
-    words = ["contamination", "--format", str(test.item_format), *key, *expected, *flags({**read, "output": output})]
-    return RecipeJob(words, {"counts": output}, read, takes_workers=True)
-
-
 def evaluate(plan: Plan, of: str, task: str) -> RecipeJob:
     """Return the job of an evaluation of trained (`eval`), starting (`before`) or released (`reference`) weights."""
     declaration, output = plan.evaluation(task), plan.evaluations(of)[task]
@@ -136,7 +123,6 @@ def report(plan: Plan) -> RecipeJob:
         "verify": [plan.verdict()],
         "evaluations": weights.pop("evaluations"),
         "before": list(plan.evaluations(BEFORE).values()),
-        "contamination": list(plan.contamination().values()),
     }
     words = [*_begin_command("report", plan), *flags(read), *_list_settings(plan), "--output", output]
     logs = [path for run in plan.runs for phase in run.phases for path in final_logs(run.run_folder / phase).values()]
@@ -192,7 +178,6 @@ def list_jobs(plan: Plan) -> Iterator[RecipeJob]:
 def _list_run_jobs(plan: Plan) -> Iterator[RecipeJob]:
     for run in plan.runs:
         yield from (pretrain(run, phase) for phase in run.phases)
-    yield from (contamination(plan, test) for test in plan.contamination())
     yield from (evaluate(plan, BEFORE, task) for task in plan.evaluations(BEFORE))
     yield from (evaluate(run, TRAINED, task) for run in plan.runs for task in run.evaluations())
     yield verify(plan)

@@ -277,15 +277,6 @@ def is_source(path: Path) -> bool:
 # Keys of a recipe that a report shows, and no figure depends on.
 _SHOWN = {"title", "paper", "source", "deviations", "expect", "run", "control"}
 
-# Revision of the counts of contamination.
-_CONTAMINATION = 2
-
-
-def contamination_key(test: PublishedTest) -> str:
-    """Return the key of the counts of a test's items; the run's fingerprint has the documents."""
-    text_key = test.lambada.text_key if test.protocol == "lambada" else None
-    return digest([REVISIONS["evaluation"], _CONTAMINATION, str(test.item_format), text_key, test.files[test.file].identity])
-
 
 def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]], reference_runs: Mapping[str, LoadedRuns]) -> str:
     """Return the key of a verdict on figures: fingerprint of each run -> task -> key."""

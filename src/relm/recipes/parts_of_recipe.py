@@ -26,7 +26,7 @@ def require_sound_parts(path: Path, plan: Plan) -> None:
     _require_documents(path, recipe, plan.dataset)
     for name, test in plan.tests.items():
         _require_fitting_test(f"{path}: evaluate: {name}", recipe, test)
-    require_countable_tests(path, recipe, plan.dataset, plan.tests, plan.removed_tests)
+    require_countable_tests(path, recipe, plan.dataset, plan.removed_tests)
     for number, row in enumerate(recipe.expect):
         if row.reference_runs is not None:
             where = f"{path}: expect.{number}.reference_runs: {row.reference_runs}"
@@ -59,35 +59,19 @@ def _require_fitting_runs(where: str, recipe: Recipe, row: Expectation, runs: Re
         raise RelmError(f"{where}: ran {runs.place}, and `source` is {recipe.source}; name runs of the recipe's source")
 
 
-def require_countable_tests(
-    path: Path,
-    recipe: Recipe,
-    dataset: Dataset,
-    evaluated: Mapping[str, PublishedTest],
-    removed: Mapping[str, PublishedTest],
-) -> None:
-    """Raise if documents are to be compared with tests, but the recipe has no tests or no texts."""
-    if recipe.data.remove is not None:
-        _require_texts(f"{path}: data.remove", recipe, dataset, removed)
-        if not (recipe.data.remove.duplicates or removed):
-            raise RelmError(f"{path}: data.remove: removes nothing; set duplicates: true, name tests, or remove it")
-    if not recipe.contamination:
+def require_countable_tests(path: Path, recipe: Recipe, dataset: Dataset, removed: Mapping[str, PublishedTest]) -> None:
+    """Raise if `data.remove` has nothing to remove, or needs documents or items that cannot be read."""
+    if recipe.data.remove is None:
         return
-    if not evaluated:
-        raise RelmError(
-            f"{path}: contamination: true: evaluate names no published test to count items of; name a file of "
-            "recipes/evaluations/, or remove contamination"
-        )
-    _require_texts(f"{path}: contamination: true", recipe, dataset, evaluated)
-
-
-def _require_texts(key: str, recipe: Recipe, dataset: Dataset, tests: Mapping[str, PublishedTest]) -> None:
+    key = f"{path}: data.remove"
     if dataset.is_tokenized:
         raise RelmError(f"{key}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); remove it")
-    if unread := [name for name, test in tests.items() if test.item_format is None]:
+    if unread := [name for name, test in removed.items() if test.item_format is None]:
         raise RelmError(
-            f"{key}: cannot read items of the protocol {tests[unread[0]].protocol}, which {unread[0]} has; remove one of them"
+            f"{key}: cannot read items of the protocol {removed[unread[0]].protocol}, which {unread[0]} has; remove one of them"
         )
+    if not (recipe.data.remove.duplicates or removed):
+        raise RelmError(f"{key}: removes nothing; set duplicates: true, name tests, or remove it")
 
 
 def _require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:

@@ -23,7 +23,7 @@ from relm.recipes.machine.machines import Machine
 from relm.recipes.phase import Phase
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.recipe import Recipe, choose_seed
-from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, VERIFY, checkpoint_folder, final_logs
+from relm.recipes.run_folder import DEVICE_FIGURES, LOG, VERIFY, checkpoint_folder, final_logs
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.variation import Change
 
@@ -307,12 +307,6 @@ class Plan:
         examples = self.evaluated_examples(task).key if "manifest" in self.evaluation(task).inputs else None
         return {"job": self.evaluation_identity(task), "files": files, "examples": examples, "limit": self.evaluation_limit}
 
-    def contamination(self) -> dict[str, Path]:
-        """Return test -> path of the counts of its items in the training documents, which all seeds share."""
-        tests = self.tests if self.recipe.contamination else {}
-        keys = {name: identity.contamination_key(test) for name, test in tests.items()}
-        return {name: self.run_folder / CONTAMINATION / key / f"{name}.json" for name, key in keys.items()}
-
     def verdict(self, of: str = TRAINED) -> Path:
         """Return the path of the verdict on the trained weights of all seeds, or on the authors' released ones."""
         figures = {run.fingerprint: run.evaluation_keys(of) for run in (self.runs if of == TRAINED else (self,))}
@@ -332,9 +326,8 @@ class Plan:
     @functools.cached_property
     def _reported(self) -> str:
         """Digest of the rest of a report's identity: the verdict, and the words of the recipe and of what it names."""
-        counts = {name: path.parent.name for name, path in self.contamination().items()}
         named = [self.dataset, self.tokenizer_model, self.init_model, *self.tests.values()]
-        parts = [self.verdict().parent.name, self.evaluation_keys(BEFORE), counts]
+        parts = [self.verdict().parent.name, self.evaluation_keys(BEFORE), {}]  # {} keeps the keys of earlier reports
         return identity.reported_digest(self.recipe, named, parts)
 
     def evaluation(self, task: str) -> EvaluationDeclaration:

@@ -139,9 +139,6 @@ class Recipe(Section):
     windows; masked_lm, the loss of masked tokens; diacritics, the accuracy of restored diacritics; samples, generated text.
     From the training log: training, the time and speed of training. On a published test file: the name of a file in
     `recipes/evaluations/`. With the language-model evaluation harness: lm_eval:TASK."""
-    contamination: bool = False
-    """Count the items of each published test in `evaluate` that share 13 words in a row with the training documents, for the
-    report. Not part of the fingerprint."""
     random_windows: RandomWindows = RandomWindows()
     """Options of the evaluation random_windows."""
     masked_lm: MaskedLm = MaskedLm()

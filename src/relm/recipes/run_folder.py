@@ -34,7 +34,6 @@ PAPER_FILES = ("index.html", "README.md", TABLE)
 # Files of a report.
 REPORT_FILES = ("README.md", "report.html", "recipe.json", PROVENANCE, METADATA)
 # In a run's folder, and in eval/ of a published one: counts of items of tests in the training documents.
-CONTAMINATION = "contamination"
 # Folder of verdicts in a run's folder.
 VERIFY = "verify"
 # List of the sha256 of every other published file, in the format of `sha256sum`.

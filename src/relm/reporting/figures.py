@@ -1,6 +1,6 @@
 """Names, formats and explanations of measured figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from relm.evaluation.result import describe_ties
@@ -29,8 +29,8 @@ FIGURES = {
     "next_sentence_accuracy": ("Next-sentence accuracy", ".4f", "share of pairs that are classified correctly"),
     "next_sentence_nats": ("Next-sentence loss", ".4f", "nats per pair"),
     **{
-        f"{prefix}{figure}": (f"{name}{beside}", ".4f", meaning if not prefix else "")
-        for prefix, beside in (
+        f"{prefix}{figure}": (f"{name}{ending}", ".4f", meaning if not prefix else "")
+        for prefix, ending in (
             ("", ""),
             ("no_diacritics_", ", without diacritics"),
             ("most_frequent_form_", ", most frequent form"),
@@ -112,14 +112,6 @@ class Figure(NamedTuple):
     """The same figure of the weights that training started from."""
 
 
-class Contamination(NamedTuple):
-    """The items of a published test that share words with the training documents."""
-
-    sentence: str
-    description: str
-    samples: Sequence[Mapping[str, str]]
-
-
 class Task(NamedTuple):
     """One evaluation: its protocol and its figures."""
 
@@ -128,8 +120,6 @@ class Task(NamedTuple):
     """The protocol in a sentence or two; empty where it is not recorded."""
     protocol: Mapping[str, Any]
     figures: list[Figure]
-    contamination: Contamination | None = None
-    """None: the items of the test were not counted in the training documents."""
 
     @property
     def compares(self) -> bool:
@@ -137,12 +127,7 @@ class Task(NamedTuple):
         return any(figure.before is not None for figure in self.figures)
 
 
-def measured_task(
-    name: str,
-    evaluation: Mapping[str, Any],
-    before: Mapping[str, Any] | None,
-    contamination: Mapping[str, Any] | None = None,
-) -> Task:
+def measured_task(name: str, evaluation: Mapping[str, Any], before: Mapping[str, Any] | None) -> Task:
     """Return the figures of `eval/TASK.json`, the well-known ones first, with those of the starting weights."""
     values, earlier = evaluation["figures"], (before or {}).get("figures", {})
     order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
@@ -153,18 +138,7 @@ def measured_task(
     if ties := describe_ties(values):
         description += f" {ties}"
     figures = [_figure(name, key, values[key], earlier.get(key)) for key in order]
-    return Task(name, description, protocol, figures, describe_contamination(contamination) if contamination else None)
-
-
-def describe_contamination(content: Mapping[str, Any]) -> Contamination:
-    """Return the counts of `contamination/TEST.json` as a sentence, with the samples."""
-    counts = content["figures"]
-    short = f", {counts['too_short']:,} of them too short to be sought" if counts["too_short"] else ""
-    sentence = (
-        f"{counts['shared_items']:,} of {counts['items']:,} items ({counts['share']:.2%}) share 13 words in a row with the "
-        f"training documents{short}; {counts['sharing_documents']:,} of {counts['documents']:,} documents have such words."
-    )
-    return Contamination(sentence, content["protocol"]["in_words"], content["samples"])
+    return Task(name, description, protocol, figures)
 
 
 def _figure(task: str, key: str, value: Any, before: Any) -> Figure:

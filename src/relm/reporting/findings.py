@@ -25,7 +25,7 @@ from relm.recipes.run_folder import DEVICE_SHAPE
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import describe_gain, describe_measured
-from relm.reporting.result_files import read_contamination, read_evaluation, read_verdict
+from relm.reporting.result_files import read_evaluation, read_verdict
 from relm.reporting.seeds import SeedTable, compare_seeds
 from relm.reporting.usage import describe_context, list_usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
@@ -62,8 +62,6 @@ class Findings:
     """Task -> the content of eval/TASK.json."""
     before: Mapping[str, Mapping[str, Any]]
     """The evaluations of the starting weights, if the recipe names some."""
-    contamination: Mapping[str, Mapping[str, Any]]
-    """Published test -> the counts of its items in the training documents, if the recipe asks for them."""
     logs: Mapping[str, Path]
     """Phase -> its train.jsonl."""
     devices: Mapping[str, DeviceSummary]
@@ -110,8 +108,7 @@ class Findings:
     @cached_property
     def tasks(self) -> list[Task]:
         """The evaluated tasks with their figures, in the recipe's order."""
-        found = self.evaluations.items()
-        return [measured_task(name, each, self.before.get(name), self.contamination.get(name)) for name, each in found]
+        return [measured_task(name, each, self.before.get(name)) for name, each in self.evaluations.items()]
 
     @property
     def figures(self) -> list[Figure]:
@@ -273,13 +270,12 @@ def gather(
     evaluations: Mapping[str, Path],
     before: Mapping[str, Path] | None = None,
     other_seeds: Sequence[Mapping[str, Path]] = (),
-    contamination: Mapping[str, Path] | None = None,
 ) -> Findings:
     """Read the files of a finished run."""
     model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
-    before, contamination = before or {}, contamination or {}
+    before = before or {}
     project = Project()
-    figures = [path for files in (evaluations, before, contamination, *other_seeds) for path in files.values()]
+    figures = [path for files in (evaluations, before, *other_seeds) for path in files.values()]
     for path in (verify, *figures):
         require_as_made(path)
     for run in plan.runs:
@@ -293,7 +289,6 @@ def gather(
         verdict=read_verdict(verify),
         evaluations=_in_order(plan, evaluations),
         before=_in_order(plan, before),
-        contamination={test: read_contamination(contamination[test]) for test in plan.tests if test in contamination},
         logs=dict(zip(plan.phases, plan.logs, strict=True)),
         devices={
             phase: summarise_device(read_shaped(path, DEVICE_SHAPE)["processes"])

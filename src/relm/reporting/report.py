@@ -11,7 +11,7 @@ from relm.provenance.citation import read_citation
 from relm.provenance.crate import PublishedRun, build_crate
 from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import CONTAMINATION, METADATA, REPORT_FILES
+from relm.recipes.run_folder import METADATA, REPORT_FILES
 from relm.reporting.curve import compare_with_curve
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
@@ -29,7 +29,6 @@ def write_report(
     output_folder: Path,
     before: Mapping[str, Path] | None = None,
     other_seeds: Sequence[Mapping[str, Path]] = (),
-    contamination: Mapping[str, Path] | None = None,
 ) -> str:
     """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
 
@@ -39,16 +38,15 @@ def write_report(
         evaluations: task -> figures of the trained model.
         before: task -> figures of the starting weights.
         other_seeds: the evaluations of each of the recipe's other seeds.
-        contamination: test -> counts of its items in the training documents.
     """
-    findings = gather(plan, verify, evaluations, before, other_seeds, contamination)
+    findings = gather(plan, verify, evaluations, before, other_seeds)
     _write(output_folder / "report.html", report_page(findings))
     _write(output_folder / "README.md", model_card(findings))
     write_json(output_folder / "recipe.json", findings.resolved | {"report": plan.report_key})
     write_json(output_folder / "provenance.json", provenance(findings, keep_replaced(plan)))
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
     files |= name_files("evaluation", evaluations) | name_files("evaluation before", before or {})
-    files |= name_files(CONTAMINATION, contamination or {}) | {"verify.json": verify}
+    files["verify.json"] = verify
     for run, figures in zip(plan.runs[1:], other_seeds, strict=True):
         files |= {f"{SEEDS}/{run.recipe.seed}/{name}": path for name, path in name_files("evaluation", figures).items()}
     del files[METADATA]

@@ -47,24 +47,6 @@ EVALUATION = {
 }
 
 
-CONTAMINATION = {
-    "test": LINE,
-    "protocol": {"in_words": TEXT, "documents": {"*": LINE}},
-    "figures": {
-        "items": COUNT,
-        "shared_items": COUNT,
-        "share": NUMBER,
-        "short_items": COUNT,
-        "shared_short_items": COUNT,
-        "too_short": COUNT,
-        "documents": COUNT,
-        "sharing_documents": COUNT,
-        "words": COUNT,
-    },
-    "samples": [{"item": TEXT, "text": TEXT, "words": TEXT, "document": TEXT, "title": TEXT, "passage": TEXT}],
-}
-
-
 def read_verdict(path: Path) -> Mapping[str, Any]:
     """Return the content of `verify.json`."""
     return dict(read_shaped(path, VERDICT))
@@ -73,8 +55,3 @@ def read_verdict(path: Path) -> Mapping[str, Any]:
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Return the content of `eval/TASK.json`."""
     return dict(read_shaped(path, EVALUATION))
-
-
-def read_contamination(path: Path) -> dict[str, Any]:
-    """Return the content of `contamination/TEST.json`."""
-    return dict(read_shaped(path, CONTAMINATION))

@@ -1,4 +1,4 @@
-"""`relm runs`: all runs of the work folder, as text or as JSON."""
+"""`relm runs`: all runs of the work folder."""
 
 import difflib
 import json
@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from relm.errors import RelmError
-from relm.formatting import format_bytes, format_duration, format_moment, format_table
+from relm.formatting import format_bytes, format_duration, format_table
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName
@@ -19,7 +19,7 @@ from relm.reporting.run_record import FAILED, PUBLISHED, RUNNING, RunRecord, fin
 WIDTH = 100
 
 
-def describe_stored_runs(project: Project, name: str | None, as_json: bool = False, only_running: bool = False) -> str:
+def describe_stored_runs(project: Project, name: str | None, only_running: bool = False) -> str:
     """Return all runs of the work folder, or those of one recipe on any machine."""
     work = work_folder()
     runs = [run for run in find_runs(work, [project]) if not only_running or run.state == RUNNING]
@@ -27,8 +27,6 @@ def describe_stored_runs(project: Project, name: str | None, as_json: bool = Fal
     runs.sort(key=lambda run: (order[run.name], run.plan is None, run.seed or 0, -run.disk.changed))
     if name is not None:
         runs = _require_known(project, name, runs)
-    if as_json:
-        return json.dumps([describe_as_json(run) for run in runs], indent=1, ensure_ascii=False)
     if not runs and only_running:
         return f"nothing is running here in {work}; `relm runs` lists all runs, `relm status NAME` the steps of a recipe"
     if not runs:
@@ -114,21 +112,3 @@ def format_value(value: Any) -> str:
         return "absent"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return textwrap.shorten(text, 120, placeholder=" ...")
-
-
-def describe_as_json(run: RunRecord) -> dict[str, Any]:
-    """Return a run as a JSON object."""
-    plain = {key: getattr(run, key) for key in ("name", "fingerprint", "state", "seed", "step", "steps", "loss", "figures")}
-    differences = [{"key": each.key, "run": each.first, "recipe": each.second} for each in run.differences or ()]
-    return {
-        **plain,
-        "folder": str(run.folder),
-        "requested": run.plan is not None,
-        "recipe": "absent" if not run.requested.exists else "faulty" if run.requested.fault else "present",
-        "requested_fingerprints": list(dict.fromkeys(plan.fingerprint for plan in run.requested.plans)),
-        "differences": None if run.differences is None else differences,
-        "phases": [{"name": each.name, "step": each.step, "steps": each.steps} for each in run.phases],
-        "failure": run.failure if run.state == FAILED else None,
-        "bytes": run.disk.size,
-        "changed": format_moment(run.disk.changed),
-    }

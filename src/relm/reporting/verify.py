@@ -28,7 +28,6 @@ NOTHING_PUBLISHED = "no published figure"
 
 # The verdict on the whole recipe is the first of these that any row has.
 PRECEDENCE = (NOT_CONSISTENT, UNDECIDED, NO_NOISE, CONSISTENT, NOT_COMPARABLE)
-DECIDED = (NOT_CONSISTENT, CONSISTENT)
 
 Row = dict[str, Any]
 Evaluations = Mapping[str, Mapping[str, Any]]
@@ -106,8 +105,8 @@ def judge_rows(
 ) -> list[Row]:
     """Return the row of a published figure and, where the recipe names runs of the original's own program, theirs.
 
-    Runs of the program say more than one published figure, so if they decide, a published figure that does not decide has no
-    part in the verdict on the recipe. One that is `not consistent` always has.
+    Runs of the program say more than one published figure, so if they decide, an `undecided` published row is shown and has no
+    part in the verdict on the recipe. Any other published row keeps its part.
     """
     if reference is None:
         return [judge_row(expectation, runs, machines)]
@@ -124,7 +123,7 @@ def judge_rows(
         machines,
         {"name": name, "sha256": sha256, **stated.model_dump(mode="json", exclude={"metric"})},
     )
-    if program["verdict"] in DECIDED and published["verdict"] not in DECIDED:
+    if program["verdict"] in (NOT_CONSISTENT, CONSISTENT) and published["verdict"] == UNDECIDED:
         published["counts"] = False
     return [published, program]
 

@@ -241,7 +241,6 @@ WORKERS = argument("--workers", type=process_count, metavar="N", help="number of
 EXPECTED = argument(
     "--sha256", type=named_sha256, nargs="+", default=[], metavar="NAME=HASH", help="require this content of file NAME"
 )
-JSON = argument("--json", action="store_true", help="print JSON")
 
 
 def name_of(argument_of_step: Argument) -> str:

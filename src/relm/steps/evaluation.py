@@ -11,13 +11,12 @@ from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.evaluation.evaluation_job import EvaluationJob, job_of_document
 from relm.recipes.evaluation.evaluations import EVALUATIONS, EvaluationDeclaration
-from relm.recipes.evaluation.published_tests import ITEM_FORMATS, PublishedTest, load_test
+from relm.recipes.evaluation.published_tests import PublishedTest, load_test
 from relm.recipes.evaluation.task_trust import FLAG, TRUST, require_trusted_tasks
 from relm.recipes.project import Project
 from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,
-    WORKERS,
     Argument,
     Arguments,
     Job,
@@ -32,7 +31,6 @@ from relm.steps.contract import (
     positive,
     recipe_name,
     section_argument,
-    step,
 )
 from relm.steps.execution_options import EXECUTION, EXECUTION_OF_BATCHES, EXECUTION_OF_TUNING, read_execution
 from relm.steps.job_spec import JOB, read_job
@@ -292,40 +290,4 @@ def generate(a: Arguments) -> Job:
     return Job(
         lambda: run_generate(model_folder(a), find_tokenizer(a), a.prompt, a.file, writing, a.output, execution),
         inputs=[*list_weights(a), find_tokenizer(a), *([a.file] if a.file else [])],
-    )
-
-
-@step(
-    "count the items of a test that share 13 words in a row with training documents, and show some",
-    argument(
-        "--format",
-        required=True,
-        choices=ITEM_FORMATS,
-        help="of the test's file; text: each line is an item; squad: SQuAD's JSON; glue: Parquet; others: a JSON "
-        "object on each line",
-    ),
-    path("--file", "the test's file"),
-    argument("--text-key", default="text", metavar="KEY", help="for lambada: key of a passage; default: text"),
-    paths("--documents", "documents that a model is trained on, JSON lines"),
-    EXPECTED,
-    WORKERS,
-    path("--output", "TEST.json, whose name is the test's"),
-)
-def contamination(a: Arguments) -> Job:
-    from relm.evaluation.contamination import count_contamination
-
-    expected = expected_sha256(a, [a.file])
-    return Job(
-        lambda: count_contamination(
-            file=a.file,
-            form=a.format,
-            documents=a.documents,
-            output=a.output,
-            text_key=a.text_key,
-            file_sha256=expected.get(a.file),
-            workers=a.workers,
-        ),
-        inputs=[a.file, *a.documents],
-        outputs=[a.output],
-        expected_sha256=expected,
     )

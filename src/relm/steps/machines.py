@@ -89,9 +89,9 @@ def continue_(a: Arguments) -> str:
 
 
 @command(
-    "build the image of a role, ask registries for the digests in the lock, or run a step in its image",
-    argument("action", choices=("build", "resolve", "run"), metavar="build|resolve|run"),
-    argument("role", nargs="?", metavar="ROLE", help="cpu, cuda, tpu or ipu; of resolve any entry; default: all"),
+    "build the image of a role, or run a step in it",
+    argument("action", choices=("build", "run"), metavar="build|run"),
+    argument("role", choices=list_image_roles, metavar="ROLE", help="cpu, cuda, tpu or ipu"),
     argument("inner", nargs="*", metavar="STEP ...", help="run: the step and its arguments, after --"),
     argument("--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"),
     argument("--loggers", action="store_true", help="build: with the loggers that run.loggers may name"),
@@ -99,12 +99,7 @@ def continue_(a: Arguments) -> str:
 )
 def images(a: Arguments) -> str:
     from relm.containers.build import build
-    from relm.containers.resolution import resolve
 
-    if a.action == "resolve":
-        return resolve(a.role)
-    if a.role not in (roles := list_image_roles()):
-        raise RelmError(f"{a.action} needs a role, one of {', '.join(roles)}; found {a.role or 'none'}")
     if a.action == "build":
         return build(a.role, parse_bases(a.base), loggers=a.loggers)
     return run_in_image(a)

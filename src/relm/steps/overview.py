@@ -2,7 +2,7 @@
 
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
-from relm.steps.contract import ANY_RECIPE, JSON, Arguments, argument, command, plan_of, recipe_name, require_checkout
+from relm.steps.contract import ANY_RECIPE, Arguments, argument, command, plan_of, recipe_name, require_checkout
 
 
 @command("list the runs by paper with device, size and hours, done or not")
@@ -16,7 +16,6 @@ def list_(a: Arguments) -> str:
 @command(
     "list all runs in the work folder: state, step, figures, size, and what differs from the recipe as it is now",
     ANY_RECIPE,
-    JSON,
     epilog="`old` marks a run that its recipe does not ask for now. Beneath it are the keys that differ, with the run's "
     "value and the recipe's. Runs whose recipe no longer exists are listed too. `relm gc` removes old ones.",
 )
@@ -25,7 +24,7 @@ def runs(a: Arguments) -> str:
 
     if not work_folder().is_dir():
         require_checkout()
-    return describe_stored_runs(Project(), a.recipe, as_json=a.json)
+    return describe_stored_runs(Project(), a.recipe)
 
 
 @command(

@@ -77,7 +77,6 @@ def verify(a: Arguments) -> Job:
     path("--verify", "verify.json"),
     EVALUATIONS,
     paths("--before", "the same for the starting weights", nargs="*", required=False, default=[]),
-    paths("--contamination", "contamination/TEST.json files, by `relm contamination`", nargs="*", required=False, default=[]),
     path("--output", "report.html; the other files go next to it"),
 )
 def report(a: Arguments) -> Job:
@@ -88,10 +87,8 @@ def report(a: Arguments) -> Job:
     others_of_report = [a.output.with_name(name) for name in REPORT_FILES if name != a.output.name]
     evaluations, *others = _group_by_run(a.evaluations, len(plan.runs))
     return Job(
-        lambda: write_report(
-            plan, a.verify, evaluations, a.output.parent, _group_by_task(a.before), others, _group_by_task(a.contamination)
-        ),
-        inputs=[a.verify, *a.evaluations, *a.before, *a.contamination],
+        lambda: write_report(plan, a.verify, evaluations, a.output.parent, _group_by_task(a.before), others),
+        inputs=[a.verify, *a.evaluations, *a.before],
         outputs=[a.output, *others_of_report],
     )
 

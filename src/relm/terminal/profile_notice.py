@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from relm.errors import RelmError
-from relm.recipes.files.yaml_file import parse_yaml, read_text
-
 _NOTICE = re.compile(r"^Using workflow specific profile (.+) for setting default command line arguments\.$")
+_CHOICE = re.compile(r"^logger:.*\brelm\b", re.MULTILINE)
 ALL_IS_SHOWN = frozenset({"--verbose", "--logger-relm-frames"})
 
 
@@ -30,8 +28,4 @@ def drop_profile_notice() -> None:
 
 def _chooses_relm(profile: Path) -> bool:
     path = profile / "config.yaml"
-    try:
-        settings = parse_yaml(read_text(path), path)
-    except (OSError, RelmError):
-        return False
-    return isinstance(settings, dict) and "relm" in str(settings.get("logger", "")).split()
+    return path.is_file() and _CHOICE.search(path.read_text(encoding="utf-8", errors="replace")) is not None

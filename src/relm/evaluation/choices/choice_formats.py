@@ -1,33 +1,26 @@
-"""Files of multiple-choice questions: HellaSwag, BLiMP, ARC and PIQA as prompts, which are texts.
+"""Files of multiple-choice questions: HellaSwag, ARC and PIQA as prompts, which are texts.
 
 Each line becomes a prompt for each published way of scoring, under its name:
 
-- lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space precedes each choice, even in BLiMP, where the
-  context is empty.
+- lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space precedes each choice.
 - llm_c: llm.c's `dev/data/hellaswag.py`, which takes `ctx` and the endings unchanged.
 """
 
-import io
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relm.corpus.archive import FAULTS
-from relm.corpus.download.source_faults import clip
 from relm.corpus.parquet_content import PARQUET, parse_parquet
-from relm.corpus.published_rows import find_repeated, parse_json, require_new, require_proportion
+from relm.corpus.published_rows import find_repeated, parse_json, require_new
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import decode, read_content, split_lines
-from relm.formatting import escape_controls, find_control_character
+from relm.formatting import escape_controls
 from relm.json_shapes import TEXT, Kind, find_misfit
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
-# Bytes to read at once: bzip2 and LZMA unpack whole blocks of this size, to about 80 MB at most.
-BLOCK = 4096
 # Choices of a question of ARC, and endings of one of HellaSwag.
 CHOICES_OF_ARC, ENDINGS = range(3, 6), 4
 
@@ -37,7 +30,7 @@ class ChoicePrompt:
     """A context and the choices after it."""
 
     context: str
-    """The text before each choice, without the space between; empty if the choices are whole texts."""
+    """The text before each choice, without the space between."""
     choices: tuple[str, ...]
 
 
@@ -51,15 +44,12 @@ class Question:
     """Way of scoring -> its prompt; all have the same number of choices."""
     answer: int
     """Index of the right choice."""
-    paradigm: str = ""
-    """BLiMP's UID; empty for other formats."""
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
     """Return the first `limit` questions of a file, and its sha256.
 
-    The file has a JSON object on each line, or is a zip archive of such files, read in the order of their names, or a parquet
-    file with a row for each question.
+    The file has a JSON object on each line, or is a parquet file with a row for each question.
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
@@ -72,7 +62,7 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
         questions.append(read_question(row, form, where))
         require_new(row, where, seen)
     if not questions:
-        raise RelmError(f"{file}: has no question; give a file with a JSON object on each line, or a zip archive of such files")
+        raise RelmError(f"{file}: has no question; give a file with a JSON object on each line")
     return questions, found
 
 
@@ -83,40 +73,7 @@ def _lines(file: Path, content: bytes) -> Iterator[tuple[str, Any]]:
         for number, values in enumerate(zip(*columns.values(), strict=True), 1):
             yield f"{file}, row {number}", dict(zip(columns, values, strict=True))
         return
-    for name, text in _members(file, content):
-        yield from split_lines(decode(text, name), name)
-
-
-def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the file, or of each `.jsonl` in it if it is a zip archive."""
-    if not content.startswith(b"PK"):
-        yield str(file), content
-        return
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for member in _wanted(file, archive, content):
-                with archive.open(member) as unpacked:
-                    yield f"{file}/{member.filename}", b"".join(iter(lambda: unpacked.read(BLOCK), b""))
-    except FAULTS as error:
-        reason = clip(str(error)) or type(error).__name__
-        raise RelmError(f"{file}: the zip archive cannot be read ({reason}); download it again") from None
-
-
-def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfile.ZipInfo]:
-    """Return the members with questions, by name."""
-    end = content.rfind(b"PK\5\6")
-    if int.from_bytes(content[end + 10 : end + 12], "little") != min(len(archive.infolist()), 0xFFFF):
-        raise zipfile.BadZipFile("its directory has another number of files")
-    for member in archive.infolist():  # zipfile compares its name, which may be damaged, with the header
-        archive.open(member).close()
-    wanted = [each for each in archive.infolist() if each.filename.endswith(".jsonl")]
-    wanted = sorted((each for each in wanted if not each.filename.startswith("__MACOSX/")), key=lambda each: each.filename)
-    if strange := next((each.filename for each in wanted if find_control_character(each.filename)), None):
-        raise RelmError(f"{file}: the zip archive has a file named {strange[:80]!r}, expected one line of text; rename it")
-    if double := find_repeated(each.filename for each in wanted):
-        raise RelmError(f"{file}: the zip archive has {double:.80} twice; download it again")
-    require_proportion(sum(each.file_size for each in wanted), len(content), str(file))
-    return wanted
+    yield from split_lines(decode(content, str(file)), str(file))
 
 
 def read_question(row: dict[str, Any], form: str, where: str) -> Question:
@@ -134,14 +91,12 @@ def read_question(row: dict[str, Any], form: str, where: str) -> Question:
 
 
 WORDS = Kind("text that is not blank", lambda value: isinstance(value, str) and bool(value.strip()))
-NAME = Kind("one line of text", lambda value: WORDS.fits(value) and find_control_character(value) is None)
 LABEL = Kind(  # some copies of the data have it as text
     "the number of the right choice, from 0 on",
     lambda value: not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}", str(value)) is not None,
 )
 SHAPES: dict[str, dict[str, Any]] = {
     "hellaswag": {"activity_label": WORDS, "ctx_a": WORDS, "ctx_b": TEXT, "ctx": WORDS, "endings": [WORDS], "label": LABEL},
-    "blimp": {"sentence_good": WORDS, "sentence_bad": WORDS, "UID": NAME},
     "arc": {"question": WORDS, "choices": {"text": [WORDS], "label": [WORDS]}, "answerKey": WORDS},
     "piqa": {"goal": WORDS, "sol1": WORDS, "sol2": WORDS, "label": LABEL},
 }
@@ -168,11 +123,6 @@ def without_marks(text: str) -> str:
     return _MARKS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
-def _blimp(row: Mapping[str, Any], where: str) -> Question:
-    prompt = ChoicePrompt("", (row["sentence_good"], row["sentence_bad"]))
-    return Question(where, {"lm_eval": prompt}, 0, row["UID"])
-
-
 def _arc(row: Mapping[str, Any], where: str) -> Question:
     texts, labels, key = tuple(row["choices"]["text"]), row["choices"]["label"], row["answerKey"]
     if len(texts) != len(labels):
@@ -197,7 +147,6 @@ def _asked(where: str, question: str, choices: tuple[str, ...], answer: int) -> 
 
 READERS: dict[str, Callable[[Mapping[str, Any], str], Question]] = {
     "hellaswag": _hellaswag,
-    "blimp": _blimp,
     "arc": _arc,
     "piqa": _piqa,
 }

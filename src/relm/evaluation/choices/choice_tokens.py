@@ -1,7 +1,6 @@
 """The tokens of multiple-choice prompts: each choice after its context, encoded in each published way.
 
-- lm_eval encodes context and choice together, and scores the tokens beyond the context's number of tokens by itself. After an
-  empty context it scores all tokens of a choice, given its prefix token: bos, or else the end of text.
+- lm_eval encodes context and choice together, and scores the tokens beyond the context's number of tokens by itself.
 - llm_c encodes context and choice separately, the choice after a space. Its script has GPT-2's tokenizer, which adds nothing;
   here the context begins with the tokens that the tokenizer puts before a text.
 """
@@ -35,8 +34,6 @@ class ChoiceEncoder:
     tokenizer: LoadedTokenizer
     added: tuple[int, ...]
     """Ids that the tokenizer puts before a text."""
-    prefix: int | None
-    """lm_eval's id before a choice without context; None: every choice has a context."""
 
     def encode(self, way: str, questions: Sequence[Question]) -> EncodedChoices:
         """Return the choices of questions for one way of scoring."""
@@ -64,17 +61,9 @@ class ChoiceEncoder:
 def _as_lm_eval(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
     kept = [prompt.context.rstrip() for prompt in prompts]  # white space at a context's end goes to the choice
     contexts, texts = encoder.rows(kept, [f"{prompt.context} {choice}" for prompt in prompts for choice in prompt.choices])
-    empty = [not prompt.context for prompt in prompts for _ in prompt.choices]
-    rows, scored = [], []
-    for context, whole, alone in zip(_for_each_choice(contexts, prompts), texts, empty, strict=True):
-        if alone:
-            before = [] if len(whole) and whole[0] == encoder.prefix else [encoder.prefix]
-            rows.append(np.concatenate([np.array(before, dtype=whole.dtype), whole]))
-            scored.append(len(rows[-1]) - 1)
-        else:
-            rows.append(encoder.begun(np.concatenate([context, whole[len(context) :]])))
-            scored.append(len(whole) - len(context))
-    return rows, np.array(scored, dtype=np.int64)
+    pairs = list(zip(_for_each_choice(contexts, prompts), texts, strict=True))
+    rows = [encoder.begun(np.concatenate([context, whole[len(context) :]])) for context, whole in pairs]
+    return rows, np.array([len(whole) - len(context) for context, whole in pairs], dtype=np.int64)
 
 
 def _for_each_choice(contexts: Sequence[Row], prompts: Sequence[ChoicePrompt]) -> list[Row]:

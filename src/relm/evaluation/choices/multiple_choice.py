@@ -1,4 +1,4 @@
-"""Multiple choice by likelihood: HellaSwag (Zellers et al. 2019), BLiMP (Warstadt et al. 2020), ARC and PIQA.
+"""Multiple choice by likelihood: HellaSwag (Zellers et al. 2019), ARC and PIQA.
 
 A model chooses the likeliest of several texts. Publications differ in the prompt, the scored tokens, and the divisor of a
 choice's log-likelihood. All published ways of a format are scored at once, and each figure names its way:
@@ -6,7 +6,6 @@ choice's log-likelihood. All published ways of a format are scored at once, and 
 - `lm_eval_accuracy`, `..._per_character`, `..._per_byte`: acc, acc_norm and acc_bytes of EleutherAI's harness;
 - `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag.
 
-On BLiMP an accuracy is the mean of the paradigms' accuracies, as there.
 Each figure F comes with `F_tied`, the share of questions with several likeliest choices, and `F_tie_split` (`ties`).
 """
 
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
+from relm.evaluation.beginning import added_tokens, choose_beginning
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
@@ -65,12 +64,10 @@ def evaluate_multiple_choice(
     limit: int | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Score the choices of questions; the file has a JSON object on each line, or is a zip archive of such files."""
+    """Score the choices of questions, which are in a file of JSON lines or in a parquet file."""
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
     loaded = load_matching_tokenizer(model_folder, tokenizer)
-    needs_prefix = any(not prompt.context for question in questions for prompt in question.prompts.values())
-    prefix = prefix_token(loaded, model_folder) if needs_prefix else None
-    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix)
+    encoder = ChoiceEncoder(loaded, added_tokens(loaded))
     encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     unit = ROUNDING[execution.precision]
@@ -145,7 +142,7 @@ def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> d
     found = {"": np.ones(len(scores.tokens))}
     if way == "llm_c":
         found["_per_token"] = scores.tokens.astype(np.float64)
-    elif way == "lm_eval" and questions[0].prompts[way].context:  # lm_eval gives BLiMP's sentences no other figure
+    else:
         choices = [choice for question in questions for choice in question.prompts[way].choices]
         found["_per_character"] = np.array([len(choice) for choice in choices], dtype=np.float64)
         found["_per_byte"] = np.array([len(choice.encode()) for choice in choices], dtype=np.float64)
@@ -155,28 +152,20 @@ def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> d
 def figures(
     questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = ROUNDING["float32"]
 ) -> dict[str, float | int]:
-    """Return the accuracies with their standard errors, counts, and the number of right questions of each paradigm.
+    """Return the accuracies with their standard errors, and counts.
 
     `unit` is the rounding of a token's log-likelihood, in nats.
     """
-    answers = np.array([question.answer for question in questions])
-    counts, paradigms = _choice_counts(questions), np.array([question.paradigm for question in questions])
-    groups = {str(name): paradigms == name for name in sorted(set(paradigms))}
+    answers, counts = np.array([question.answer for question in questions]), _choice_counts(questions)
     tied, near = np.zeros((2, len(questions)), dtype=np.bool_)
     found: dict[str, float | int] = {}
-    by_paradigm: dict[str, float | int] = {f"{name}_examples": int(each.sum()) for name, each in groups.items() if name}
     for way, each in scores.items():
         for ending, lengths in divisors(way, questions, each).items():
             chosen = choose(each.log_likelihoods, lengths, each.tokens, counts, answers, unit)
             tied, near = tied | chosen.equal, near | chosen.tied
-            name, right = f"{way}_accuracy{ending}", chosen.indices == answers
-            found |= accuracy(name, [right[group] for group in groups.values()])
-            found[f"{name}_tie_split"] = float(np.mean([chosen.shares[group].mean() for group in groups.values()]))
-            found[f"{name}_tied"] = float(np.mean([chosen.tied[group].mean() for group in groups.values()]))
-            for paradigm, group in groups.items() if by_paradigm else ():
-                by_paradigm[f"{paradigm}_{way}_correct"] = int(right[group].sum())
-                tie = float(chosen.tied[group].mean())
-                by_paradigm |= {f"{paradigm}_{way}_tied": tie} if tie else {}
+            name = f"{way}_accuracy{ending}"
+            found |= accuracy(name, chosen.indices == answers)
+            found |= {f"{name}_tie_split": float(chosen.shares.mean()), f"{name}_tied": float(chosen.tied.mean())}
     return {
         **found,
         "examples": len(questions),
@@ -185,19 +174,14 @@ def figures(
         "near_ties": int((near & ~tied).sum()),
         "tokens": int(sum(each.tokens.sum() for each in scores.values())),
         "truncated": int(np.any([each.truncated for each in scores.values()], axis=0).sum()),
-        **({"paradigms": len(groups)} if by_paradigm else {}),
-        **by_paradigm,
     }
 
 
-def accuracy(name: str, right: Sequence[Flags]) -> dict[str, float]:
-    """Return the mean of the groups' accuracies, and its standard error if each group has two questions or more.
+def accuracy(name: str, right: Flags) -> dict[str, float]:
+    """Return the share of right answers, and its standard error if there are two questions or more.
 
-    >>> accuracy("a", [np.array([True, False]), np.array([True, True])])
-    {'a': 0.75, 'a_stderr': 0.25}
+    >>> accuracy("a", np.array([True, False]))
+    {'a': 0.5, 'a_stderr': 0.5}
     """
-    found = {name: float(np.mean([group.mean() for group in right]))}
-    if min(map(len, right)) > 1:
-        variances = [group.var(ddof=1) / len(group) for group in right]
-        found[f"{name}_stderr"] = math.sqrt(sum(variances)) / len(right)
-    return found
+    found = {name: float(right.mean())}
+    return found | ({f"{name}_stderr": math.sqrt(right.var(ddof=1) / len(right))} if len(right) > 1 else {})

@@ -11,7 +11,7 @@ import gc
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,20 +162,6 @@ def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevic
     programs = dict(zip([*step_names(steps), "", HELD_OUT], device.traced, strict=True))
     del programs[""]  # the same as the last, without accumulated sums
     return {name: (traced, traced.to_program(device.devices, parameters)) for name, traced in programs.items()}
-
-
-def trace_step(device: TracingDevice, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], Tensor]) -> Traced:
-    """Return the program of every step but the first of any PyTorch model on the device.
-
-    `step` runs forward, backward and the optimizer's step, sets the gradients to None, and returns the loss.
-    """
-    step()  # the first one creates the optimizer's state
-    state = [found for each in optimizer.state.values() for found in each.values() if _is_on_xla(found)]
-    device.materialise([*model.parameters(), *state])
-    loss = step()
-    device.launch()
-    del loss  # held until here, because the log reads it
-    return device.traced.pop()
 
 
 def step_names(programs: int) -> list[str]:

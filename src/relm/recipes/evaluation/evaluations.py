@@ -229,7 +229,7 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
     ),
     EvaluationDeclaration(
         name="multiple_choice",
-        summary="the likeliest of several choices: HellaSwag, BLiMP, ARC and PIQA, as lm_eval and llm.c score them",
+        summary="the likeliest of several choices: HellaSwag, ARC and PIQA, as lm_eval and llm.c score them",
         run="relm.evaluation.choices.multiple_choice:evaluate_multiple_choice",
         inputs=("file", "tokenizer"),
         options=MultipleChoice,

@@ -62,7 +62,6 @@ class Lambada(Section):
 class MultipleChoice(Section):
     """Questions with several choices, of which the likeliest is taken, by all published ways of scoring them at once."""
 
-    format: Literal["hellaswag", "blimp", "arc", "piqa"] = "hellaswag"
-    """Keys of the JSON object on each line. hellaswag: ctx, ctx_a, ctx_b, activity_label, endings, label; blimp: sentence_good,
-    sentence_bad and UID, the paradigm; arc: question, choices and answerKey, as in lm_eval's data set; piqa: goal, sol1, sol2,
-    label."""
+    format: Literal["hellaswag", "arc", "piqa"] = "hellaswag"
+    """Keys of the JSON object on each line. hellaswag: ctx, ctx_a, ctx_b, activity_label, endings, label; arc: question,
+    choices and answerKey, as in lm_eval's data set; piqa: goal, sol1, sol2, label."""

@@ -21,8 +21,8 @@ from relm.recipes.files.remote_files import RemoteFile
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section, Slug, read_yaml, validate
 
-ITEM_FORMATS = ("lambada", "text", "hellaswag", "blimp", "arc", "piqa", "squad", "glue")
-"""Formats of tests' files whose items `relm contamination` compares with documents."""
+ITEM_FORMATS = ("lambada", "text", "hellaswag", "arc", "piqa", "squad", "glue")
+"""Formats of tests' files whose passages `data.remove` and `relm list-removed` cut out of documents."""
 
 
 class PublishedTest(Section):
@@ -36,9 +36,8 @@ class PublishedTest(Section):
     """A page about the data."""
     protocol: Annotated[str, NameIn(PROTOCOLS)]
     """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line;
-    multiple_choice: questions, one JSON object per line, in one file or in several in a zip archive, or the rows of a
-    parquet file; squad: questions in the format of SQuAD 1.1, after fine-tuning; glue: the examples of a task of GLUE, after
-    fine-tuning."""
+    multiple_choice: questions, one JSON object per line, or the rows of a parquet file; squad: questions in the format of
+    SQuAD 1.1, after fine-tuning; glue: the examples of a task of GLUE, after fine-tuning."""
     files: dict[Slug, RemoteFile] = Field(min_length=1, max_length=3)
     """File name -> its content and sources: the file that is scored and, if a model is fine-tuned first, its training file and,
     of MNLI, a second file that is scored."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from relm.forecast.compilation.tracing import TracingDevice, trace_step
+from relm.forecast.compilation.tracing import TracingDevice
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.recipes.run import Run
@@ -38,7 +38,13 @@ def main(hlo: Path) -> None:
             optimizer.zero_grad()
             return loss.detach()
 
-        traced = trace_step(device, model, optimizer, step)
+        step()  # the first one creates the optimizer's state
+        state = [found for each in optimizer.state.values() for found in each.values() if found.device.type == "xla"]
+        device.materialise([*model.parameters(), *state])
+        loss = step()
+        device.launch()
+        del loss  # held until here, because the log reads it
+        (traced,) = device.traced[-1:]
         hlo.write_bytes(traced.hlo)
         print(traced.to_program(device.devices, tuple(p.numel() for p in model.parameters())).model_dump_json())
 
