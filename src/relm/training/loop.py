@@ -15,7 +15,6 @@ from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts, read_manifest
-from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import COMPILED, RECORDS
@@ -36,8 +35,6 @@ from relm.training.shard_stamps import Stamps, known_shards, stamps_of
 from relm.training.updates import open_updates
 from relm.training.validation import HeldOut
 
-# Rounds of a process after which the rate is steady enough to estimate the remaining time.
-TIMED_STEPS = 20
 # Rounds of a process after which a compiler has seen every shape.
 WARM_UP = 3
 
@@ -178,12 +175,6 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 stop.ends_process = device.ranks > 1
                 wait_for_other_ranks(device)
                 raise Preempted(describe_stop(run, stop, given.last, saved))
-            if number == WARM_UP:
-                device.synchronise()  # the host may be rounds ahead, and would time its requests
-                meter.mark_steady()
-            if number == TIMED_STEPS:
-                device.synchronise()
-                require_time(meter.seconds_per_step * (last - given.last), f"pretrain {run.phase}")
             programs = require_same_programs(device, number, programs)
     return format_summary(run, meter)
 
