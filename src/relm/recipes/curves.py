@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -70,8 +70,6 @@ class ExpectedCurve(Section):
     compared as well."""
     false_alarm_rate: float = Field(default=0.01, ge=1e-9, lt=0.5)
     """Probability that a run without a fault leaves the band at some step, for which the band's width is computed."""
-    on_deviation: Literal["warn", "stop"] = "warn"
-    """Consequence of leaving the band. warn: training continues; stop: it ends with a checkpoint and an error."""
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,7 @@ def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Se
     """Return the digest of what a report shows: words of the recipe, what it names, and the keys of verdict and figures."""
     words = recipe.model_dump(mode="json", include=_SHOWN)
     if recipe.expect_curve is not None:
-        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
+        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json")
     shown = [part.model_dump(mode="json") if part else None for part in named]
     return digest([REVISIONS["report"], words, shown, *parts])
 
