@@ -116,7 +116,7 @@ class Device:
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return contiguous copies in main memory, None if they do not fit; the host waits for the device once.
 
-        Steps do not change the copies, but the next call may, which comes when they are no longer used.
+        Steps do not change the copies, but the next call may: finish with them first.
         """
         return clone_tensors(tensors)
 

@@ -135,6 +135,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     attest_order(run)
     learner.model.train()
     updates, programs = open_updates(run, learner), None
+    # A device that compiles gives back another function than the model's.
     compiles = device.traces or updates.forward != learner.model.terms
     with open_journal(run, learner, last) as journal, open_saves(run, learner, journal) as saves:
         lines = LogLines(run, learner, journal, open_watch(run, meter.step), saves.describe_failure)

@@ -1,4 +1,4 @@
-"""Masked examples as the originals' data scripts write them, to compare with files of their own.
+"""Masked examples as the originals' data scripts write them, to compare with their files.
 
 Records are those of Graphcore's create_pretraining_data.py for TensorFlow 1, plain, as Google's are, and remasked. Lines are
 those of pregenerate_training_data.py of allenai/tpu_pretrain. Names, order of values, padding and spaces are the originals'.
