@@ -213,7 +213,7 @@ def test_a_pipeline_that_breaks_a_rule_is_refused_with_the_rule(
             {"pretrain": {"phase_1": {"loss_shares": 4100}}},
             "8200 micro-batches of all replicas, but pretrain.phase_1.loss_shares is 4100",
         ),
-        ({"loss_chunk": 64}, {}, "loss_chunk: goes with objective causal, found masked in pretrain.phase_1"),
+        ({"loss_chunk": 64}, {}, "loss_chunk: needs objective causal, found masked in pretrain.phase_1"),
         (
             {"phases": {"phase_2": {"available_memory_proportion": [0.5]}}},
             {},
@@ -257,9 +257,7 @@ def test_a_pipeline_on_another_machine_or_device_is_refused(copied: Path) -> Non
     (copied / "recipes" / "mine.yaml").write_text(
         "extends: quickstart\nrun: {pipeline: {layers_per_ipu: [3], gradient_accumulation: 16}}\n"
     )
-    with pytest.raises(
-        RelmError, match=r"run.pipeline: goes with device: ipu or ipu_simulator, found cpu; .* under on.MACHINE"
-    ):
+    with pytest.raises(RelmError, match=r"run.pipeline: needs device: ipu or ipu_simulator, found cpu; .* under on.MACHINE"):
         Project(copied).plan("mine")
 
 

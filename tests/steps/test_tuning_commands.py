@@ -137,7 +137,7 @@ ON_IPUS = {
     ),
     "another device": (
         [*pipeline(), "--device", "cpu"],
-        "--pipeline: goes with --device ipu or ipu_simulator, found cpu; leave it out",
+        "--pipeline: needs --device ipu or ipu_simulator, found cpu; leave it out",
     ),
 }
 

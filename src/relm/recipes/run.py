@@ -83,9 +83,7 @@ class Run(MachineSettings):
         if self.loss_chunk is not None and not device.runs_torch:
             names = " or ".join(other.name for other in DEVICES if other.runs_torch)
             way_out = "; set pipeline.loss_chunk instead" if device.pipelined else ""
-            raise ValueError(
-                f"loss_chunk ({self.loss_chunk}) goes with device: {names}, found {self.device}; remove it{way_out}"
-            )
+            raise ValueError(f"loss_chunk ({self.loss_chunk}) needs device: {names}, found {self.device}; remove it{way_out}")
         return self
 
     @property
