@@ -1,16 +1,13 @@
-"""Measure the switches that are written for GPUs on the CPU: `python benchmarks/gpu_switches.py gather|loss|ranks`.
+"""Measure the switches that are written for GPUs on the CPU: `python benchmarks/gpu_switches.py gather|loss`.
 
 The sides take turns, and a figure is the median. `gather` compares rows with torch's `gather`, both passes together. `loss`
 measures mT5's vocabulary loss in fresh processes, with all logits and in chunks: seconds of processor time, and the peak of the
-resident size beyond the inputs. `ranks` trains a GPT-2 in two processes, which sum gradients after the backward pass or during
-it.
+resident size beyond the inputs.
 """
 
 import argparse
 import json
-import os
 import resource
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,13 +15,9 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch.multiprocessing
 from torch import Tensor, nn
 
-from relm.devices.overlapping import OverlappedSums
-from relm.devices.processes import Processes
 from relm.models.gathering import gathered
-from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.losses import cross_entropy, cross_entropy_of_projection
 
@@ -100,44 +93,9 @@ def compare_losses(chunks: list[int], positions: int, repeats: int) -> None:
         )
 
 
-def train_rank(rank: int, port: int, steps: int) -> None:
-    """Take steps of one of two processes, in turns with sums after the backward pass and during it; rank 0 prints."""
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    group = Processes(torch.device("cpu"))
-    model = Gpt2(GPT2)
-    model.initialise(torch.Generator().manual_seed(0))
-    ids = torch.randint(0, GPT2.vocabulary_size, (4, GPT2.positions), generator=torch.Generator().manual_seed(rank))
-    overlapped = OverlappedSums(model.parameters())
-    clocks: dict[bool, list[float]] = {False: [], True: []}
-    gradients = {}
-    for _ in range(steps):
-        for early in clocks:
-            model.zero_grad()
-            group.sum_scalars(torch.zeros(1))  # both begin at one time
-            began = time.perf_counter()
-            if early:
-                overlapped.begin()
-            model.terms({"input_ids": ids, "labels": ids})["next_token"].nats.backward()
-            if early:
-                overlapped.finish()
-            else:
-                group.sum_gradients(model.parameters())
-            clocks[early].append(time.perf_counter() - began)
-            gradients[early] = torch.cat(
-                [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
-            )
-    if rank == 0:
-        size = f"{4 * gradients[True].numel() / 1e6:,.0f} MB of gradients, 2 processes of one thread"
-        print_ratio(f"{size}: during the backward pass", clocks[True][1:], clocks[False][1:], "after it")
-        same = torch.equal(gradients[True], gradients[False])
-        print(f"the same bits: {same}; {overlapped.started_early} buckets started before the end of the backward pass")
-    group.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the switches that are written for GPUs.")
-    parser.add_argument("part", choices=["gather", "loss", "one_loss", "ranks"])
+    parser.add_argument("part", choices=["gather", "loss", "one_loss"])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--chunk", type=int, default=0)
     parser.add_argument("--positions", type=int, default=512)
@@ -147,13 +105,8 @@ def main() -> None:
         compare_gathers(arguments.repeats)
     elif arguments.part == "loss":
         compare_losses([0, 128, 64], arguments.positions, arguments.repeats)
-    elif arguments.part == "one_loss":
-        measure_loss(arguments.chunk, arguments.positions)
     else:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        torch.multiprocessing.start_processes(train_rank, (port, arguments.repeats), nprocs=2, start_method="spawn")
+        measure_loss(arguments.chunk, arguments.positions)
 
 
 if __name__ == "__main__":

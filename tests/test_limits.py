@@ -17,7 +17,6 @@ HUGE = 10**18
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RELM_IGNORE_LIMITS", raising=False)
-    monkeypatch.delenv("RELM_MAX_HOURS", raising=False)
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -33,7 +32,6 @@ def write(folder: Path, **files: str) -> Path:
 def test_work_that_fits_is_not_refused(tmp_path: Path) -> None:
     limits.require_disk(tmp_path, 1, "a byte")
     limits.require_memory(1, "a byte")
-    limits.require_time(1e9, "an age, with no limit set")
 
 
 def test_too_little_disk_is_refused_with_need_have_and_override(tmp_path: Path) -> None:
@@ -50,27 +48,10 @@ def test_too_little_memory_is_refused_with_need_have_and_override() -> None:
         limits.require_memory(HUGE, "the sort")
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("1.5", r"the run: would take about 1\.67 hours, RELM_MAX_HOURS allows 1\.5; .*LIMITS=1"),
-        *((found, f"RELM_MAX_HOURS: expected a positive number of hours, found '{found}'") for found in ("soon", "0", "nan")),
-    ],
-)
-def test_a_limit_of_time_is_checked(monkeypatch: pytest.MonkeyPatch, setting: str, message: str) -> None:
-    monkeypatch.setenv("RELM_MAX_HOURS", "1.5")
-    limits.require_time(5400, "the run")
-    monkeypatch.setenv("RELM_MAX_HOURS", setting)
-    with pytest.raises(RelmError, match=message):
-        limits.require_time(6000, "the run")
-
-
 def test_one_setting_overrides_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RELM_IGNORE_LIMITS", "1")
-    monkeypatch.setenv("RELM_MAX_HOURS", "1")
     limits.require_disk(tmp_path, HUGE, "the dump")
     limits.require_memory(HUGE, "the sort")
-    limits.require_time(1e9, "the run")
 
 
 # --- control groups: literal copies of what the kernel shows ---------------------------------------------------------------

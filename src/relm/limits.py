@@ -1,4 +1,4 @@
-"""The disk, memory, time and cores of this machine, checked before long work so that it fails at once.
+"""The disk, memory and cores of this machine, checked before long work so that it fails at once.
 
 Memory and cores respect the container's control groups, version 2 or 1, including their ancestors.
 """
@@ -73,24 +73,6 @@ def require_memory(needed: int, what: str, remedy: str = "close other programs o
         raise RelmError(
             f"{what}: needs {format_bytes(needed)} of memory, {format_bytes(available)} is available; "
             f"{remedy}, or set {OVERRIDE}=1 to try anyway"
-        )
-
-
-def require_time(seconds: float, what: str) -> None:
-    """Raise RelmError if the estimated seconds of work exceed RELM_MAX_HOURS, if that is set."""
-    setting = os.environ.get("RELM_MAX_HOURS", "").strip()
-    if not setting:
-        return
-    try:
-        hours = float(setting)
-    except ValueError:
-        hours = 0.0
-    if not hours > 0:
-        raise RelmError(f"RELM_MAX_HOURS: expected a positive number of hours, found {setting!r}; correct or unset it")
-    if seconds > hours * 3600 and not limits_ignored():
-        raise RelmError(
-            f"{what}: would take about {seconds / 3600:.3g} hours, RELM_MAX_HOURS allows {hours:.3g}; "
-            f"raise it, or set {OVERRIDE}=1 to start anyway"
         )
 
 

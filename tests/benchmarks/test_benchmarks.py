@@ -31,7 +31,6 @@ ALONE = {
     "generation-ipu": "generation.py quickstart --ipu-simulator --batch 2 --prompt 4 --length 2 --layers 1 --repeats 1",
     "gpu_switches-gather": "gpu_switches.py gather --repeats 1",
     "gpu_switches-loss": "gpu_switches.py loss --repeats 1 --positions 8",
-    "gpu_switches-ranks": "gpu_switches.py ranks --repeats 2",
     "input-causal": "input.py causal --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-masked": "input.py masked --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-seq2seq": "input.py seq2seq --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",

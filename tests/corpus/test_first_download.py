@@ -114,7 +114,7 @@ def test_the_path_and_the_identity_depend_on_the_sources_while_nothing_pins_the_
 
 
 def test_files_of_models_need_their_sha256(server: LocalServer) -> None:
-    with pytest.raises(ValidationError, match="first_download goes with the files of datasets and published tests"):
+    with pytest.raises(ValidationError, match="first_download is only for files of datasets and published tests"):
         PretrainedModel(title="t", licence="MIT", tokenizer="gpt2_bpe", files={"vocab.json": unpinned(server)})
 
 

@@ -138,7 +138,7 @@ def test_a_member_of_an_npm_package_arrives(registry: LocalServer, destination: 
 def test_a_package_that_is_not_the_one_of_the_recipe_is_refused(registry: LocalServer, destination: Path) -> None:
     message = fault(in_package(sha256="4" * 64), destination)
     assert f"the received bytes have sha256 {sha256(tarball())}, the recipe expects {'4' * 64}" in message
-    assert "correct files.thing.bin.sources[0].sha256 in its recipe\n" in message
+    assert "correct it and the size below files.thing.bin in its recipe\n" in message
 
 
 def test_a_version_that_npm_lacks_is_reported(registry: LocalServer, destination: Path) -> None:

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from relm.devices import overlapping, processes
-from relm.devices.overlapping import OverlappedSums
+from relm.devices import processes
 from relm.devices.processes import Processes, read_rank, split_into_buckets, translate_lost_ranks
 from relm.errors import RelmError
 
@@ -58,35 +57,6 @@ def test_every_gradient_is_copied_back_to_its_parameter(alone: Processes, monkey
     for parameter, gradient in zip(parameters, before, strict=True):
         assert (parameter.grad is None) == (gradient is None)
         assert gradient is None or torch.equal(parameter.grad, gradient)
-
-
-@pytest.mark.usefixtures("alone")
-def test_buckets_start_during_the_last_backward_pass_from_the_last_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "BUCKET", 10)
-    started: list[int] = []
-    monkeypatch.setattr(overlapping, "start_sum", lambda bucket: started.append(len(bucket)) or processes.start_sum(bucket))
-    layers = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2), nn.Linear(2, 1))
-    sums = OverlappedSums(layers.parameters())
-    for count, expected in ((1, []), (2, [1, 3, 2])):  # the first micro-batch starts nothing
-        if count == 2:
-            sums.begin()
-        layers(torch.ones(1, 2)).sum().backward()
-        assert started == expected
-    before = [parameter.grad.clone() for parameter in layers.parameters()]
-    sums.finish()
-    assert sums.started_early == 3
-    assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(layers.parameters(), before, strict=True))
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_parameter_without_a_gradient_holds_back_the_buckets_after_it_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "BUCKET", 1)
-    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    sums = OverlappedSums([used, unused])
-    sums.begin()
-    (used * 3).sum().backward()
-    sums.finish()
-    assert (sums.started_early, used.grad.tolist(), unused.grad) == (0, [3.0, 3.0], None)
 
 
 def test_sums_leave_their_arguments_unchanged(alone: Processes) -> None:

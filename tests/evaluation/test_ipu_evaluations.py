@@ -144,12 +144,12 @@ def generate(evaluated: Any, *words: str) -> int:
             "--precision: ipu_simulator computes in float32 and bfloat16, f",
         ),
         (["--device", "ipu", "--precision", "bfloat16"], "--precision: ipu computes in float32 and float16, found bfloat16"),
-        (["--device", "cpu", "--layers-per-ipu", "2"], "--layers-per-ipu: goes with --device ipu or ipu_simulator, found cpu"),
+        (["--device", "cpu", "--layers-per-ipu", "2"], "--layers-per-ipu: needs --device ipu or ipu_simulator, found cpu"),
         (
             ["--device", "cpu", "--available-memory-proportion", "0.2"],
-            "--available-memory-proportion: goes with --device ipu or ipu_simulator, found cpu; remove it",
+            "--available-memory-proportion: needs --device ipu or ipu_simulator, found cpu; remove it",
         ),
-        (["--device", "cuda", "--executable-cache", "here"], "--executable-cache: goes with --device ipu or ipu_simulator, f"),
+        (["--device", "cuda", "--executable-cache", "here"], "--executable-cache: needs --device ipu or ipu_simulator, f"),
         (
             ["--device", "ipu", "--layers-per-ipu", "1", "1", "--available-memory-proportion", "0.2"],
             "--available-memory-proportion: expected a number above 0 and up to 1 for each of 2 IPUs, found 0.2",

@@ -32,8 +32,8 @@ def refusal(**settings: Any) -> str:
         ({"groups": {"head": {"learning_rate": 1, "epsilon": 1e-8}}}, "groups.head.epsilon"),
         ({"name": "muon", "muon": {"momentum": 1}}, "muon.momentum"),
         ({"name": "muon", "muon": {"norm_epsilon": 0}}, "muon.norm_epsilon"),
-        ({"name": "adam", "form": "graphcore_bert"}, "form: graphcore_bert goes with name: adamw, found adam"),
-        ({"name": "adafactor", "adafactor": {"warmup_init": True}}, "warmup_init: goes with relative_step: true"),
+        ({"name": "adam", "form": "graphcore_bert"}, "form: graphcore_bert needs name: adamw, found adam"),
+        ({"name": "adafactor", "adafactor": {"warmup_init": True}}, "warmup_init: needs relative_step: true"),
         ({"name": "adafactor", "adafactor": {"relative_step": True}}, "found 0.1; give 1.0, or set relative_step: false"),
     ],
 )

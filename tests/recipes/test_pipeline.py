@@ -153,7 +153,7 @@ def test_a_pipeline_that_breaks_a_rule_is_refused_with_the_rule(
         ({"phases": {"phase_2": {"gradient_accumulation": 2051}}}, {}, "phases.phase_2.gradient_accumulation: must be a"),
         ({"phases": {"phase_2": {"micro_batch_size": 4}}}, {}, "micro_batch_size 4 x gradient_accumulation 2050 x replicas 4"),
         ({}, {"pretrain": {"phase_1": {"loss_shares": 4100}}}, "8200 micro-batches of all replicas, but"),
-        ({"loss_chunk": 64}, {}, "loss_chunk: goes with objective causal, found masked in pretrain.phase_1"),
+        ({"loss_chunk": 64}, {}, "loss_chunk: needs objective causal, found masked in pretrain.phase_1"),
         ({"phases": {"phase_2": {"available_memory_proportion": [0.5]}}}, {}, "phases.phase_2.available_memory_proportion"),
     ],
 )
@@ -193,9 +193,7 @@ def test_a_pipeline_on_another_machine_or_device_is_refused(copied: Path) -> Non
     (copied / "recipes" / "mine.yaml").write_text(
         "extends: quickstart\nrun: {pipeline: {layers_per_ipu: [3], gradient_accumulation: 16}}\n"
     )
-    with pytest.raises(
-        RelmError, match=r"run.pipeline: goes with device: ipu or ipu_simulator, found cpu; .* under on.MACHINE"
-    ):
+    with pytest.raises(RelmError, match=r"run.pipeline: needs device: ipu or ipu_simulator, found cpu; .* under on.MACHINE"):
         Project(copied).plan("mine")
 
 

@@ -82,7 +82,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         (
             "title: A test",
             "title: A test\nrun: {device: tpu, topology: v3-1, loss_chunk: 8}",
-            "run: loss_chunk (8) goes with device: cpu or cuda, found tpu; remove it",
+            "run: loss_chunk (8) needs device: cpu or cuda, found tpu; remove it",
         ),
         ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
         ("title: A test", "title: A test\nseed: '4'", "seed: expected a number, without quotes"),
@@ -181,7 +181,7 @@ PICKLED = (
 @pytest.mark.parametrize(
     ("files", "configuration", "message"),
     [
-        ("", "", "configuration: goes with weights converted from pytorch_model.bin; add it for them"),
+        ("", "", "configuration: is only for weights converted from pytorch_model.bin; add it for them"),
         (
             f", config.json: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/c'}}]}}",
             "configuration: {model_type: mt5}",
@@ -217,7 +217,7 @@ def test_a_file_has_a_size_or_a_bound(sizes: str, tmp_path: Path) -> None:
         ("{as_published: {builder: run_mlm}}", "as_published.builder: run_mlm builds objective masked, found causal"),
         ("{schedule: {name: linear, warmup_steps: 2, decay_end: 2}}", "schedule.decay_end (2) must lie after the warm-up (2)"),
         ("{optimizer: {learning_rate: 1e-3, sgd: {momentum: no}}}", "expected a number (YAML reads yes, no, on and off"),
-        ("{loss_normalisation: per_replica}", "loss_shares (1) goes with loss_normalisation"),
+        ("{loss_normalisation: per_replica}", "loss_shares (1) needs loss_normalisation"),
         ("{loss_normalisation: per_replica, loss_shares: 4}", "loss_shares (4) must divide global_batch_size (2)"),
     ],
 )

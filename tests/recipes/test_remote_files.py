@@ -13,7 +13,7 @@ ARCHIVE = {"url": "https://one.example/pack.zip", "member": "thing"}
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"url": "https://one.example/thing", "size": 5}, "size: goes with member or decompress"),
+        ({"url": "https://one.example/thing", "size": 5}, "size: needs member or decompress"),
         ({**ARCHIVE, "size": 0}, "greater than 0"),
         ({"url": "http://[::1/thing"}, "expected a whole address"),
         ({"url": "http://one.example:port/thing"}, "expected a whole address"),

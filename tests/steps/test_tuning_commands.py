@@ -108,7 +108,7 @@ ON_IPUS = {
         pipeline(replicas=2, replicated_tensor_sharding=True),
         "--pipeline: replicated_tensor_sharding is true, but the gradient is clipped, for which each replica needs the whole",
     ),
-    "another device": ([*pipeline(), "--device", "cpu"], "--pipeline: goes with --device ipu or ipu_simulator, found cpu"),
+    "another device": ([*pipeline(), "--device", "cpu"], "--pipeline: needs --device ipu or ipu_simulator, found cpu"),
 }
 
 

@@ -1,4 +1,4 @@
-"""A run watched against a published curve: the band, the verdict, resuming, and the end on a deviation."""
+"""A run watched against a published curve: the band, the verdict, resuming."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relm.errors import RelmError
 from relm.recipes.curves import Curve, CurveBand, ExpectedCurve, load_curve
 from relm.training.curve_band import expected_averages
 from relm.training.curve_watch import WITHIN, planned_steps, watched
@@ -151,10 +150,10 @@ def published_by(run: TinyRun, folder: Path, shift: float) -> Curve:
     return load_curve(write_curve(folder / "made.tsv", columns | {"learning_rate": [line["learning_rate"] for line in lines]}))
 
 
-def train_watched(run: TinyRun, curve: Curve, on_deviation: str) -> str:
+def train_watched(run: TinyRun, curve: Curve) -> str:
     """Train a tiny run that is watched against a curve with a band of 0.1."""
     band = {"basis": "a test", "runs": 1, "parts": [{"from_step": 1, "standard_deviation": 0.02}]}
-    section = {"curve": "made", "band": band, "window": 1, "on_deviation": on_deviation}
+    section = {"curve": "made", "band": band, "window": 1}
     recipe = TinyRun(run.folder, run.examples, {"expect_curve": section}).recipe
     files = run.examples / "manifest.json", run.examples / "tokenizer.json"
     return pretrain(recipe, "main", *files, None, run.model_folder, run.fingerprint, curve=curve)
@@ -163,7 +162,7 @@ def train_watched(run: TinyRun, curve: Curve, on_deviation: str) -> str:
 def test_a_watched_run_trains_the_same_weights_and_adds_one_key(
     uninterrupted: TinyRun, tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_watched(tiny_run, published_by(uninterrupted, tmp_path, shift=0.0), "warn")
+    train_watched(tiny_run, published_by(uninterrupted, tmp_path, shift=0.0))
     lines = tiny_run.lines()
     assert {line.pop("curve")["verdict"] for line in lines} == {WITHIN}
     assert lines == uninterrupted.lines()
@@ -172,18 +171,11 @@ def test_a_watched_run_trains_the_same_weights_and_adds_one_key(
     assert "left the band" not in capsys.readouterr().err
 
 
-def test_a_deviation_stops_with_a_checkpoint_and_warn_trains_on(
+def test_a_deviation_is_reported_and_training_goes_on(
     uninterrupted: TinyRun, tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     curve = published_by(uninterrupted, tmp_path, shift=8.0)
-    with pytest.raises(RelmError, match=r"step-00000010: left the band at step 10: loss .*on_deviation: stop"):
-        train_watched(tiny_run, curve, "stop")
-    assert tiny_run.checkpoints[-1] == "step-00000010"
+    train_watched(tiny_run, curve)
     assert "left the band at step 10" in capsys.readouterr().err
-    assert tiny_run.lines()[-1]["curve"]["verdict"].startswith("left the band at step 10")
-    with pytest.raises(RelmError, match=r"left the band at step 10: .*on_deviation: warn to continue"):
-        train_watched(tiny_run, curve, "stop")
-    assert tiny_run.checkpoints[-1] == "step-00000010"
-    train_watched(tiny_run, curve, "warn")
     assert tiny_run.sha256() == uninterrupted.sha256()
     assert tiny_run.lines()[-1]["curve"]["verdict"].startswith("left the band at step 10")

@@ -105,21 +105,19 @@ def test_a_loss_that_is_not_finite_is_named_with_its_own_step(tiny_run: TinyRun,
 
 
 @pytest.mark.parametrize(
-    ("asynchronous", "traces", "scaler", "may_stop", "can_wait"),
+    ("asynchronous", "traces", "scaler", "can_wait"),
     [
-        (True, False, None, False, True),
-        (True, False, "a scaler", False, True),
-        (True, True, None, False, True),
-        (True, True, "a scaler", False, False),
-        (True, False, None, True, False),
-        (False, False, None, False, False),
+        (True, False, None, True),
+        (True, False, "a scaler", True),
+        (True, True, None, True),
+        (True, True, "a scaler", False),
+        (False, False, None, False),
     ],
 )
-def test_a_line_is_read_at_once_where_its_figures_or_a_stop_cannot_wait(
-    asynchronous: bool, traces: bool, scaler: str | None, may_stop: bool, can_wait: bool
+def test_a_line_is_read_at_once_where_its_figures_cannot_wait(
+    asynchronous: bool, traces: bool, scaler: str | None, can_wait: bool
 ) -> None:
     run: Any = SimpleNamespace(device=SimpleNamespace(asynchronous=asynchronous, traces=traces))
     learner: Any = SimpleNamespace(scaler=scaler)
-    watch: Any = SimpleNamespace(may_stop=may_stop)
     journal: Any = None
-    assert LogLines(run, learner, journal, watch, str).can_wait == can_wait
+    assert LogLines(run, learner, journal, None, str).can_wait == can_wait

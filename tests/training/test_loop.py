@@ -22,11 +22,10 @@ from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
 from relm.recipes.run import Run
-from relm.training import meter, saves, updates
+from relm.training import saves, updates
 from relm.training.architecture import configuration, initial_model
 from relm.training.input import prefetch
 from relm.training.phase_run import derived_seed, open_reader
-from relm.training.step import Accumulated
 from relm.training.validation import HeldOut
 
 
@@ -155,20 +154,6 @@ def test_a_validation_loss_that_is_not_finite_stops_too(tiny_run) -> None:
     with pytest.raises(RelmError, match="the loss of the held-out examples is not finite"):
         tiny_run.train()
     assert tiny_run.lines() == []
-
-
-def test_the_steps_before_the_rate_is_steady_are_not_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
-    measured = meter.Meter(open_device(Run(threads=1)), meter.StepWork(1, 1, 1.0, None))
-    scalar = torch.tensor(1.0)
-    for step, seconds in enumerate([60.0, 1.0, 1.0, 0.5, 0.5], start=1):
-        now[0] += seconds
-        measured.count(Accumulated(scalar, {}), scalar)
-        if step == 3:
-            measured.mark_steady()
-    assert measured.seconds_per_step == 0.5
-    assert measured.seconds == 63.0
 
 
 def test_checkpoints_of_keep_every_are_kept(tiny_run) -> None:
@@ -340,9 +325,3 @@ def test_what_does_not_fit_is_refused_before_the_first_step(changes, message: st
     with pytest.raises(RelmError, match=message):
         tiny_run.train()
     assert not (tiny_run.folder / "main" / "train.jsonl").exists()
-
-
-def test_a_run_that_would_take_too_long_is_refused_after_a_few_steps(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RELM_MAX_HOURS", "1e-9")
-    with pytest.raises(RelmError, match="RELM_MAX_HOURS"):
-        tiny_run.train()

@@ -192,7 +192,7 @@ def refusal(**schedule: Any) -> str:
         ({"name": "by_step", "by_step": {1: 1.5}}, "less than or equal to 1"),
         ({"name": "by_step", "by_step": {1: 1.0}, "warmup_steps": 3}, "warmup_steps: read with name: constant or"),
         ({"name": "linear", "warmup_steps": 3, "warmup_share": 0.1}, "warmup_steps (3) and warmup_share (0.1)"),
-        ({"name": "linear", "warmup_rounding": "nearest"}, "warmup_rounding: nearest goes with warmup_share"),
+        ({"name": "linear", "warmup_rounding": "nearest"}, "warmup_rounding: nearest needs warmup_share"),
     ],
 )
 def test_bad_schedules_are_refused_by_name(schedule: dict[str, Any], message: str) -> None:

@@ -61,7 +61,7 @@ def test_several_hosts_are_refused_in_images_and_with_a_store(project: Commands)
     assert find_fault(plans.plan("tiny@gpu"), on_slurm._replace(has_srun=False)) is None
     stored = plans.plan("tiny+run.checkpoints_to=s3:%2F%2Fbucket%2Frelm@hosts")
     assert find_fault(stored, on_slurm) == (
-        f"{stored.name}: run.checkpoints_to goes with one host, and machine hosts has 2; remove the key"
+        f"{stored.name}: run.checkpoints_to needs one host, and machine hosts has 2; remove the key"
     )
 
 

@@ -18,7 +18,7 @@ Engine = Literal["docker", "podman"]
 # Inherited from the caller by name, so that the command contains no secret. Proxies and tokens go only to steps with network
 # access, loggers' keys only to training that logs to a server.
 ALWAYS_PASSED = (
-    "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_RANK_TIMEOUT", "RELM_ENCODER", "RELM_STOP_WITH_PARENT",
+    "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_RANK_TIMEOUT", "RELM_ENCODER", "RELM_STOP_WITH_PARENT",
     "RELM_KILL_AT", "RELM_JOB_LOGS", "RELM_EXTENSIONS", "RELM_DATA_FOLDERS", "RELM_TRUST_TASKS", "OMP_NUM_THREADS",
     "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WANDB_MODE",
 )  # fmt: skip

@@ -115,6 +115,6 @@ def is_tar(raw: IO[bytes]) -> bool:
 
 
 def absent_member(member: str, names: Sequence[str], count: int) -> SourceFault:
-    """Return the fault of an archive that lacks a member; it has `count` members, the first of which have these names."""
+    """Return the error for a member that is not in an archive of `count` members; `names` are the first ones."""
     near = difflib.get_close_matches(member, names, n=3) or names[:3]
     return SourceFault(f"the archive has no {member} among its {count:,} members, such as {clip_list(near, none='none')}")

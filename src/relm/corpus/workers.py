@@ -95,7 +95,7 @@ class _Team:
     def __init__(self, function: Callable[[Any], Any], task: str) -> None:
         self.function = function
         self.task = task
-        # By the end of the pipe from which a worker's results are read.
+        # Each worker by the end of the pipe that its results arrive in.
         self.processes: dict[Connection, BaseProcess] = {}
         self.items: dict[Connection, Connection] = {}
         self.given: dict[Connection, collections.deque[int]] = {}

@@ -91,9 +91,6 @@ class Device:
         """Return the sum of counts over all ranks, on the host; only the thread that prepares batches may call it."""
         return values
 
-    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Prepare the all-reduces of the step's last backward pass, which follows; `sum_gradients` completes them."""
-
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """All-reduce each gradient in place: it becomes its sum over all ranks."""
 
@@ -119,7 +116,7 @@ class Device:
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return contiguous copies in main memory, None if they do not fit; the host waits for the device once.
 
-        Steps do not change the copies, but the next call may, which comes when they are no longer used.
+        Steps do not change the copies, but the next call may: finish with them first.
         """
         return clone_tensors(tensors)
 

@@ -1,4 +1,4 @@
-"""Copies of tensors in main memory, from which a checkpoint is written while training changes the tensors."""
+"""Copy tensors to main memory, so that training can change them while a checkpoint is written."""
 
 from collections.abc import Iterable, Sequence
 

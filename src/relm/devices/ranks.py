@@ -81,7 +81,7 @@ def ranks() -> int:
 
 
 def _instances() -> tuple[int, int, int] | None:
-    """Return PopRun's count of all replicas, of those of this process, and the index of its first; None without PopRun.
+    """Return PopRun's number of replicas, how many this process has, and the index of its first; None without PopRun.
 
     Variables that PopRun cannot have set count as absent; `relm.devices.ipu.instances` reports them.
     """

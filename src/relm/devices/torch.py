@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from relm.devices.contract import Device, Forward, Model, autocast
 from relm.devices.first_calls import make_first_calls
 from relm.devices.host_copies import fit_into_memory
-from relm.devices.overlapping import OverlappedSums
 from relm.devices.private_cache import keep_compiler_cache
 from relm.devices.processes import Processes, read_rank
 from relm.errors import RelmError
@@ -62,7 +61,6 @@ class TorchDevice(Device):
         if run.float32_matmul_precision is not None:
             torch.set_float32_matmul_precision(PRECISIONS[run.float32_matmul_precision])
         self._processes = Processes(self._device) if self.ranks > 1 else None
-        self._overlapped: OverlappedSums | None = None
         self._clock: tuple[Any, float] | None = None
         """The event of the newest time, and that time."""
         self._pinned: list[Tensor] = []
@@ -101,19 +99,9 @@ class TorchDevice(Device):
         """Return the sum over all ranks."""
         return values if self._processes is None else self._processes.sum_counts(values)
 
-    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Start all-reduces during the backward pass that follows, if the recipe requests it."""
-        if self._processes is None or not self._run.overlap_gradients:
-            return
-        if self._overlapped is None:
-            self._overlapped = OverlappedSums(parameters)
-        self._overlapped.begin()
-
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """All-reduce each gradient in place."""
-        if self._overlapped is not None:
-            self._overlapped.finish()
-        elif self._processes is not None:
+        if self._processes is not None:
             self._processes.sum_gradients(parameters)
 
     def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:

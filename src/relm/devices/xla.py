@@ -49,7 +49,7 @@ NANOSECONDS = 10**9
 
 
 class XlaDevice(Device):
-    """All devices of a TPU, of which this host may have some; the compiler sums gradients."""
+    """All devices of a TPU, also those of other hosts; the compiler sums gradients."""
 
     asynchronous = True
     traces = True

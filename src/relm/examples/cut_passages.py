@@ -107,7 +107,7 @@ def _find_first(text: str, sought: WordSequences) -> _Match | None:
 
 
 def find_sequences(text: str, sought: WordSequences) -> list[str]:
-    """Return the sequences of a document, each once, as they are found; of two that overlap only the first."""
+    """Return the sequences in a document, each once, in the order found; of two that overlap, only the first."""
     found: dict[str, None] = {}
     while match := _find_first(text, sought):
         found[match.sequence] = None

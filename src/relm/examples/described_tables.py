@@ -19,7 +19,7 @@ from relm.recipes.objectives import Objective
 
 
 class TableSource(NamedTuple):
-    """The file from which a table is built."""
+    """The file that a table is built from."""
 
     sha256: str
     documents: int

@@ -1,4 +1,4 @@
-"""Read the texts of extracted documents, from which tokenizers and examples are built."""
+"""Read the texts of extracted documents, for tokenizers and examples."""
 
 import io
 import os

@@ -42,7 +42,7 @@ class Text(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """The options by which sequences are packed."""
+    """The options of packing."""
 
     options: Masked
     sequence_length: int
@@ -102,7 +102,7 @@ class Window(NamedTuple):
     first_document: int
     """Number of documents before the window."""
     beginnings: int
-    """Number of pieces from which a sequence is sure to end inside the window."""
+    """Number of pieces, from the first, whose sequences are sure to end inside the window."""
 
 
 class PackingPlan(NamedTuple):
@@ -223,6 +223,7 @@ def _pairs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
 
 def _chain(nexts: list[int]) -> tuple[Integers, int]:
     """Return the actual beginnings, from 0 on, and the first one beyond the list."""
+    # Each beginning follows from the one before, so this loop cannot work on arrays; it runs once for each sequence.
     chosen, piece, count = [], 0, len(nexts)
     while piece < count:
         chosen.append(piece)

@@ -33,7 +33,7 @@ def find_fault(plan: Plan, place: TrainingPlace) -> str | None:
             "add --workflow-profile profiles/slurm and omit --sdm, or choose a machine of one host"
         )
     if plan.process_hosts > 1 and run.checkpoints_to is not None:
-        return f"{name}: run.checkpoints_to goes with one host, and {where} has {plan.process_hosts}; remove the key"
+        return f"{name}: run.checkpoints_to needs one host, and {where} has {plan.process_hosts}; remove the key"
     if place.uses_environment and device.lacks and (lack := load(device.lacks)()):
         remedy = f"; `make DEVICE={device.name} environment` makes one that can" if device.name in list_environments() else ""
         return f"{name}: this environment cannot train on {where}: {lack}{remedy}"

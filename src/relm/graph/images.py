@@ -36,7 +36,7 @@ class Images:
 
     @stop_at_faults
     def prepare(self) -> None:
-        """Set the variables by which real Apptainer mounts the folders of steps, in the user's command and in each job."""
+        """Set the variables that make real Apptainer mount the folders of steps, in the user's command and in each job."""
         if self.requested:
             os.environ.update(describe_surroundings(Path.cwd()))
 

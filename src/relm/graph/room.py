@@ -1,4 +1,4 @@
-"""The room on the disk of the work folder that the jobs of a graph need, as far as it is known before they run."""
+"""Disk space that the jobs of a graph need in the work folder, as far as it is known before they run."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

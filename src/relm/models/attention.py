@@ -44,7 +44,7 @@ def attention(
 def written_out(
     query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, dropout: float, scale: float | None, causal: bool
 ) -> Tensor:
-    """Compute `attention` in plain operations, with which a compiled step reads and writes less on a TPU (docs/tpu.md).
+    """Compute `attention` in plain operations: a compiled step on a TPU then reads and writes less (docs/tpu.md).
 
     Torch's form reads all logits once more to find queries that attend to nothing, and keeps both dropout's mask and its input.
     Softmax is in float32 whatever the type. Logits are (..., keys, sequence): the compiler would copy any other layout into it.

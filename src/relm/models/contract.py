@@ -32,7 +32,7 @@ class LanguageModel(TracedModule):
     loss_chunk: int | None = None
     """Positions of a sequence whose cross-entropy is computed at once; None: all."""
     logit_softcap: float | None = None
-    """Limit to which `softcapped` bends the logits; None: no limit."""
+    """Limit of the logits, for `softcapped`; None: no limit."""
     keeps_logits: bool = True
     """False: with `loss_chunk`, no more logits than those of its positions are ever in memory, which needs torch's autograd."""
 

@@ -59,14 +59,14 @@ class Lengths(NamedTuple):
 
 
 def projection(inner: int, outer: int, rows: int, bias: bool = False, times: int = 1, segment: str = "") -> Iterator[Tensors]:
-    """Yield weights stored (out, in), by which `rows` positions are multiplied, and their biases."""
+    """Yield weights stored (out, in), which multiply `rows` positions, and their biases."""
     yield Tensors("matrices", (outer, inner), times, rows, segment)
     if bias:
         yield Tensors("vectors", (outer,), times, segment=segment)
 
 
 def attention_scores(queries: int, keys: int, width: int) -> Tensors:
-    """Return the keys and values of all heads, `width` wide together, by which queries and their probabilities are multiplied.
+    """Return the keys and values of all heads, `width` wide together, which multiply the queries and probabilities.
 
     Scores under a causal mask count: kernels differ in whether they compute them, published figures count them.
     """
@@ -74,7 +74,7 @@ def attention_scores(queries: int, keys: int, width: int) -> Tensors:
 
 
 class Computing(NamedTuple):
-    """The facts of a device and a precision on which the size of activations depends."""
+    """Facts of a device and a precision that the size of activations depends on."""
 
     element: int
     """Bytes of a number in the precision of matrix products."""

@@ -48,7 +48,7 @@ class DecoderConfig:
     head_bias: bool = False
     """A bias in the projection to the vocabulary, which must not be tied then."""
     logit_softcap: float | None = None
-    """Limit of the logits, to which `softcapped` bends them; None: no limit."""
+    """Limit of the logits, for `softcapped`; None: no limit."""
     dropout: float
     """Dropout rate of embeddings, attention probabilities and residuals."""
     initializer_range: float

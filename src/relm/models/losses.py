@@ -81,7 +81,7 @@ def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def cross_entropy_of_projection(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, softcap: float | None = None
 ) -> Term:
-    """Score labels under the logits `hidden @ weight.T + bias`, of which only one chunk's are ever in memory.
+    """Score labels under the logits `hidden @ weight.T + bias`, with only one chunk of them in memory at a time.
 
     The forward pass computes the gradients as well, chunk by chunk (the idea of the Liger kernels, Hsu et al. 2024, arXiv
     2410.10989): as many products as with all logits at once. In float32 the sums and gradients are those of `cross_entropy` but

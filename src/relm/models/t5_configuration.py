@@ -44,7 +44,7 @@ class T5Config:
     relative_attention_buckets: int = 32
     """Groups of distances; the encoder uses half of them for each direction."""
     relative_attention_distance: int = 128
-    """The distance from which on all are one group."""
+    """All distances from this one on are one group."""
     dropout: float = 0.1
     """Dropout on embeddings, attention, within the feed-forward sublayer, on outputs of sublayers and on a stack's output."""
     tied_head: bool = False

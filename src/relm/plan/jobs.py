@@ -33,9 +33,9 @@ class RecipeJob:
     takes_workers: bool = False
     """True if the command has `--workers`."""
     run: Run | None = None
-    """The section that says how the processes of a training job are started."""
+    """The section that says how to start the processes of a training job."""
     hosts: int = 1
-    """Number of hosts on which they are started."""
+    """Number of hosts they run on."""
 
     @property
     def step(self) -> str:

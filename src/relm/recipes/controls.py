@@ -1,4 +1,4 @@
-"""The recipes of a paper that have a control, from which each differs in one thing."""
+"""The recipes of a paper that have a control: another recipe that differs in one thing."""
 
 from pathlib import Path
 

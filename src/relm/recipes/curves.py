@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -41,7 +41,7 @@ class CurveBand(Section):
     basis: str
     """Reason for this width: published repetitions, or the project's own runs."""
     runs: int = Field(gt=0)
-    """Number of runs from which it was computed."""
+    """Number of runs it was computed from."""
     parts: list[BandPart] = Field(default_factory=list)
     """Spread of the loss from run to run, by step; empty: computed from the repetitions in the curve's file."""
     gradient_norm_ratio: float | None = Field(default=None, gt=1)
@@ -70,8 +70,6 @@ class ExpectedCurve(Section):
     compared as well."""
     false_alarm_rate: float = Field(default=0.01, ge=1e-9, lt=0.5)
     """Probability that a run without a fault leaves the band at some step, for which the band's width is computed."""
-    on_deviation: Literal["warn", "stop"] = "warn"
-    """Consequence of leaving the band. warn: training continues; stop: it ends with a checkpoint and an error."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Curve:
     rate_rounding: float = 0.0
     """Half a unit of the last decimal of the learning rates, which are as long as the longest of them."""
     loss_key: str = LOSS
-    """Key of the lines of `train.jsonl` with which `loss` and its repetitions are compared; `validation_loss` in a curve
+    """Key in the lines of `train.jsonl` to compare `loss` and its repetitions with; `validation_loss` in a curve
     without a loss of training."""
 
     def repetitions(self, column: str) -> list[Sequence[float]]:
@@ -178,7 +176,7 @@ def _read_number(cell: str, name: str, where: str, may_be_empty: bool) -> float:
 
 
 def half_a_unit(text: str) -> float:
-    """Return half a unit of the last digit of a number as it is written; 0 where there is none.
+    """Return half a unit in the last written digit of a number; 0 if it cannot be read.
 
     >>> half_a_unit("0.0012"), half_a_unit("1.5e-5")
     (5e-05, 5e-07)

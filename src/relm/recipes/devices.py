@@ -75,14 +75,14 @@ class DeviceDeclaration:
     pipelined: bool = False
     """It runs a model as a pipeline over several accelerators, so that a run needs `run.pipeline`."""
     simulator: str | None = None
-    """Device that simulates it on a CPU, on which a smoke twin trains; None: `emulation`, or the CPU itself."""
+    """Device that simulates it on a CPU, for a smoke twin; None: `emulation`, or the CPU itself."""
     emulation: tuple[str, str] | None = None
-    """Environment variable and the value with which a CPU emulates the device, so that a smoke twin trains on it as well;
+    """Environment variable and value that make a CPU emulate the device, so that a smoke twin trains on it as well;
     without it a twin trains on the CPU."""
     float32_matmul_precision: str | None = None
     """Precision of matrix products of float32 tensors in records that lack it, because older versions could not change it."""
     draws_depend_on: tuple[str, ...] = ()
-    """Keys of its description on which dropout's random numbers depend, besides those of every device."""
+    """Keys of its description that change dropout's random numbers, besides those of every device."""
     accelerators: tuple[Accelerator, ...] = ()
     """Its models with their published peaks."""
 
@@ -198,7 +198,7 @@ def list_evaluation_devices() -> list[str]:
 
 
 def list_fine_tuning_devices() -> list[str]:
-    """Return the names of the devices on which an evaluation fine-tunes a model."""
+    """Return the names of the devices that can fine-tune a model for an evaluation."""
     others = (device.name for device in DEVICES if device.fine_tuning_tokens or device.pipelined)
     return list(dict.fromkeys([*list_evaluation_devices(), *others]))
 

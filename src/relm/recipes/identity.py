@@ -290,7 +290,7 @@ def reported_digest(recipe: Recipe, named: Sequence[Section | None], parts: Sequ
     """Return the digest of what a report shows: words of the recipe, what it names, and the keys of verdict and figures."""
     words = recipe.model_dump(mode="json", include=_SHOWN, exclude_defaults=True)
     if recipe.expect_curve is not None:
-        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"}, exclude_defaults=True)
+        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude_defaults=True)
     shown = [given(part) if part else None for part in named]
     return digest([REVISIONS["report"], words, shown, *parts])
 

@@ -105,7 +105,7 @@ class AdafactorOptions(Section):
     @model_validator(mode="after")
     def warms_up_the_relative_step(self) -> Self:
         if self.warmup_init and not self.relative_step:
-            raise ValueError("warmup_init: goes with relative_step: true; set it, or remove warmup_init")
+            raise ValueError("warmup_init: needs relative_step: true; set it, or remove warmup_init")
         return self
 
 
@@ -197,7 +197,7 @@ class Optimizer(Section):
     def keys_belong_to_the_optimizer(self) -> Self:
         refuse_keys_of_others(self, "name", {one.name: (*one.keys, one.name) for one in OPTIMIZERS})
         if self.form == "graphcore_bert" and self.name != "adamw":
-            raise ValueError(f"form: graphcore_bert goes with name: adamw, found {self.name}; remove form")
+            raise ValueError(f"form: graphcore_bert needs name: adamw, found {self.name}; remove form")
         return self
 
     @model_validator(mode="after")
@@ -290,7 +290,7 @@ class Schedule(Section):
                 f"warmup_steps ({self.warmup_steps}) and warmup_share ({self.warmup_share}) exclude each other; remove one"
             )
         if self.warmup_rounding != "down" and self.warmup_share is None:
-            raise ValueError(f"warmup_rounding: {self.warmup_rounding} goes with warmup_share; give that, or remove this")
+            raise ValueError(f"warmup_rounding: {self.warmup_rounding} needs warmup_share; give that, or remove this")
         return self
 
     def length(self, updates: int) -> int:

@@ -48,7 +48,7 @@ class Phase(Objective):
             )
         if (self.loss_normalisation == "global_tokens") != (self.loss_shares == 1):
             raise ValueError(
-                f"loss_shares ({self.loss_shares}) goes with loss_normalisation: per_replica or per_micro_batch, at least two "
+                f"loss_shares ({self.loss_shares}) needs loss_normalisation: per_replica or per_micro_batch, at least two "
                 f"of them; found {self.loss_normalisation}"
             )
         if self.global_batch_size % self.loss_shares:

@@ -92,7 +92,7 @@ class PretrainedModel(Section):
             raise ValueError("folder: nothing is read from it; set weights: true, a tokenizer, or both")
         if self.converted != (self.configuration is not None):
             raise ValueError(
-                "configuration: goes with weights converted from pytorch_model.bin; add it for them, remove it otherwise"
+                "configuration: is only for weights converted from pytorch_model.bin; add it for them, remove it otherwise"
             )
         if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):
             raise ValueError(f"files: {min(twice)} is built from pytorch_model.bin and configuration; remove it")

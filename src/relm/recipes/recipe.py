@@ -232,7 +232,7 @@ class Recipe(Section):
         if self.run.pipeline is not None and not pipelined:
             devices = " or ".join(device.name for device in DEVICES if device.pipelined)
             raise ValueError(
-                f"run.pipeline: goes with device: {devices}, found {self.run.device}; for a machine with IPUs write it "
+                f"run.pipeline: needs device: {devices}, found {self.run.device}; for a machine with IPUs write it "
                 "under on.MACHINE.pipeline"
             )
         if self.run.pipeline is None and pipelined:

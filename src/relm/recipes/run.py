@@ -34,9 +34,6 @@ class MachineSettings(Section):
     loss_chunk: int | None = Field(default=None, gt=0)
     """Positions of each sequence whose logits are in memory at once, on cpu and cuda: their loss and its gradients are computed
     chunk by chunk, which changes rounding only; null: all logits."""
-    overlap_gradients: bool = False
-    """Sum gradients over processes while the backward pass computes those of earlier layers, with identical results; with
-    compile, which returns all gradients at its end, there is nothing to overlap."""
     checkpoint_interval: int = Field(default=500, gt=0)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
@@ -86,9 +83,7 @@ class Run(MachineSettings):
         if self.loss_chunk is not None and not device.runs_torch:
             names = " or ".join(other.name for other in DEVICES if other.runs_torch)
             way_out = "; set pipeline.loss_chunk instead" if device.pipelined else ""
-            raise ValueError(
-                f"loss_chunk ({self.loss_chunk}) goes with device: {names}, found {self.device}; remove it{way_out}"
-            )
+            raise ValueError(f"loss_chunk ({self.loss_chunk}) needs device: {names}, found {self.device}; remove it{way_out}")
         return self
 
     @property

@@ -255,7 +255,7 @@ def name_variation(arguments: Arguments) -> None:
     if not settings:
         return
     if arguments.recipe is None:
-        raise RelmError(f"--set {settings[0]}: goes with one recipe; give NAME")
+        raise RelmError(f"--set {settings[0]}: needs one recipe; give NAME")
     arguments.recipe = str(RunName.parse(arguments.recipe).vary(settings))
 
 

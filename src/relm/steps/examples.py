@@ -1,4 +1,4 @@
-"""Steps that make examples, list them, show them, and exchange them with other programs."""
+"""Steps that make examples or import them, list them and show them."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from relm.steps.contract import (
 from relm.steps.job_spec import JOB, document_of
 
 DEFAULT_LANGUAGE = "en"
-EXPORTED = ("tfrecord", "tfrecord_remasked", "tpu_pretrain")
 IMPORTED = ("llm_c", "nanogpt")
 
 
@@ -105,25 +104,6 @@ def inspect(a: Arguments) -> Job:
 
 
 @step(
-    "write masked examples in another program's format",
-    path("--manifest", "the examples' manifest"),
-    argument("--split", default="train", metavar="NAME", help="train (default) or held_out"),
-    argument("--format", required=True, choices=EXPORTED, help="the format"),
-    path("--tokenizer", "tokenizer.json"),
-    path("--output", "the file to write"),
-    in_recipes=False,
-)
-def export(a: Arguments) -> Job:
-    from relm.examples.formats.exports import export_examples
-
-    return Job(
-        lambda: export_examples(a.manifest, a.split, a.format, a.output, a.tokenizer),
-        inputs=[a.manifest, a.tokenizer],
-        outputs=[a.output],
-    )
-
-
-@step(
     "read files of tokens that another program wrote",
     argument("--format", required=True, choices=IMPORTED),
     paths("--files", "its files"),
@@ -132,7 +112,7 @@ def export(a: Arguments) -> Job:
     path("--output", "a .bin file"),
 )
 def import_(a: Arguments) -> Job:
-    from relm.examples.formats.token_files import import_tokens
+    from relm.examples.token_files import import_tokens
 
     return Job(
         lambda: import_tokens(a.format, a.files, a.tokenizer, a.output, a.first_tokens),

@@ -102,7 +102,7 @@ def _read_options_of_ipus(a: Arguments) -> dict[str, Any]:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if value is not None}
     if given and not DEVICES[a.device].runs_inference:
         option = f"--{next(iter(given)).replace('_', '-')}"
-        raise RelmError(f"{option}: goes with --device ipu or ipu_simulator, found {a.device}; remove it")
+        raise RelmError(f"{option}: needs --device ipu or ipu_simulator, found {a.device}; remove it")
     shares, ipus = given.get("available_memory_proportion"), len(given.get("layers_per_ipu", [0]))
     if shares is not None and (len(shares) != ipus or not all(0 < share <= 1 for share in shares)):
         found = " ".join(f"{share:g}" for share in shares)

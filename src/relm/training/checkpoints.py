@@ -110,7 +110,7 @@ def save_checkpoint(
     except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RelmError(
-            f"{final}: cannot write the checkpoint: {error.__cause__ or error}. Earlier ones are intact. Solve that "
+            f"{final}: cannot write the checkpoint: {error.__cause__ or error}. Earlier ones are intact. Fix the cause "
             "(is the disk full?) and run the same command again"
         ) from error
     kill_point("checkpoint-renamed")
@@ -187,7 +187,7 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
             logger.warning("%s; resuming from the checkpoint before it", error)
         except OSError as error:  # it may be readable later, and resuming from an older one would delete it
             raise RelmError(
-                f"{folder}: the checkpoint cannot be read: {error}; correct that and give the same command again"
+                f"{folder}: the checkpoint cannot be read: {error}; fix the cause and run the same command again"
             ) from error
     if folders:
         logger.warning("%s: none of its checkpoints is intact; starting from step 0", checkpoints)

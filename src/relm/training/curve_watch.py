@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relm.errors import RelmError
 from relm.recipes.curves import LOSS, NORM, RATE, Curve, ExpectedCurve
 from relm.recipes.run_folder import CURVE, LOG
 from relm.training.attested_hashes import read_lines
@@ -68,16 +67,6 @@ class CurveWatch:
             "band": round(float(narrow.half_width[at]), 5),
         }
         return {CURVE: {**figures, "verdict": self.verdict}}
-
-    @property
-    def may_stop(self) -> bool:
-        """True if the recipe stops a run that leaves the band."""
-        return self.expected.on_deviation == "stop"
-
-    @property
-    def must_stop(self) -> bool:
-        """True if the run has left the band and the recipe stops it."""
-        return self.left_at is not None and self.may_stop
 
     def _take(self, line: Mapping[str, Any]) -> int:
         """Add a line and return its index; the band is computed once for the lines to come."""
@@ -160,9 +149,7 @@ def open_watch(run: "PhaseRun", step: int) -> CurveWatch | None:
     planned = planned_steps(run.settings.steps, *intervals)
     log = run.folder / LOG
     lines = [line for line in read_lines(log, until=step) if run.curve.loss_key in line] if step and log.exists() else []
-    watch = watched(expected, run.curve, lines, [other for other in planned if other > step])
-    require_within_band(watch, str(run.folder))
-    return watch
+    return watched(expected, run.curve, lines, [other for other in planned if other > step])
 
 
 def planned_steps(last: int, *intervals: int | None) -> list[int]:
@@ -182,12 +169,3 @@ def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, 
     for line in lines:
         watch.judge(line)
     return watch
-
-
-def require_within_band(watch: CurveWatch, where: str) -> None:
-    """Raise if the run has left its band and the recipe stops it; `where` is the folder of its checkpoint."""
-    if watch.must_stop:
-        raise RelmError(
-            f"{where}: {watch.verdict} (expect_curve: {watch.expected.curve}, on_deviation: stop). Find the cause, or "
-            "set on_deviation: warn to continue from the newest checkpoint"
-        )

@@ -41,7 +41,7 @@ def write_model(
         _move_files(partial, folder)
     except (OSError, SafetensorError) as error:
         raise RelmError(
-            f"{folder}: cannot write the model: {error}. Checkpoints are intact. Solve that (is the disk full?) and run "
+            f"{folder}: cannot write the model: {error}. Checkpoints are intact. Fix the cause (is the disk full?) and run "
             "the same command again"
         ) from error
     kill_point("model-renamed")

@@ -79,7 +79,7 @@ class LogLines:
     """The lines of `train.jsonl`; if the device is asynchronous, one is written while it computes the next round.
 
     So a line does not wait for a step that was just launched. It is complete before a checkpoint, a validation, a stop and the
-    end, and at once if a run that leaves its published curve must stop. Its values are the same.
+    end. Its values are the same.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LogLines:
         """Figures on their way from the device, and the line's other columns; None: only a checkpoint needs them."""
         # A device that traces would make another program to copy the loss scaler's tensors, which each step changes.
         is_copied = learner.scaler is None or not run.device.traces
-        self.can_wait = run.device.asynchronous and is_copied and not (watch is not None and watch.may_stop)
+        self.can_wait = run.device.asynchronous and is_copied
         """True if a line can be read while the next round is computed."""
 
     def begin(self, given: Round, learning_rate: float, is_written: bool) -> None:

@@ -15,14 +15,13 @@ from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts, read_manifest
-from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import COMPILED, RECORDS
 from relm.training.architecture import configuration
 from relm.training.arithmetic import require_resources
 from relm.training.checkpoints import newest_checkpoint
-from relm.training.curve_watch import open_watch, require_within_band
+from relm.training.curve_watch import open_watch
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
@@ -36,8 +35,6 @@ from relm.training.shard_stamps import Stamps, known_shards, stamps_of
 from relm.training.updates import open_updates
 from relm.training.validation import HeldOut
 
-# Rounds of a process after which the rate is steady enough to estimate the remaining time.
-TIMED_STEPS = 20
 # Rounds of a process after which a compiler has seen every shape.
 WARM_UP = 3
 
@@ -138,10 +135,10 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     attest_order(run)
     learner.model.train()
     updates, programs = open_updates(run, learner), None
+    # A device that compiles gives back another function than the model's.
     compiles = device.traces or updates.forward != learner.model.terms
     with open_journal(run, learner, last) as journal, open_saves(run, learner, journal) as saves:
-        watch = open_watch(run, meter.step)
-        lines = LogLines(run, learner, journal, watch, saves.describe_failure)
+        lines = LogLines(run, learner, journal, open_watch(run, meter.step), saves.describe_failure)
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
             # Compiled now, validation's programs do not count as a shape that changed during the run.
@@ -165,25 +162,14 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 lines.finish(partial(held_out.figures, learner.model, updates.forward))
             elif is_saved or not lines.can_wait:
                 lines.finish()
-            leaves = watch is not None and watch.must_stop
-            if leaves and not is_saved:
-                updates.fetch()
-            if is_saved or leaves:
+            if is_saved:
                 # A process that is about to end writes in the foreground: it has nothing to train meanwhile.
-                continues = given.last < last and not stops and not leaves
+                continues = given.last < last and not stops
                 saved = saves.save(listed=given.reaches(every.checkpoint_interval) or ends, background=continues)
-            if watch is not None and leaves:
-                require_within_band(watch, str(saved))
             if stops:
                 stop.ends_process = device.ranks > 1
                 wait_for_other_ranks(device)
                 raise Preempted(describe_stop(run, stop, given.last, saved))
-            if number == WARM_UP:
-                device.synchronise()  # the host may be rounds ahead, and would time its requests
-                meter.mark_steady()
-            if number == TIMED_STEPS:
-                device.synchronise()
-                require_time(meter.seconds_per_step * (last - given.last), f"pretrain {run.phase}")
             programs = require_same_programs(device, number, programs)
     return format_summary(run, meter)
 

@@ -64,7 +64,6 @@ class Meter:
         self._started = time.monotonic()
         self._line_time = self._read_time = device.clock()()
         self._line_step = self.step
-        self._steady = self.step, self._started
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._terms: Mapping[str, Term] = {}
@@ -73,16 +72,6 @@ class Meter:
     def seconds(self) -> float:
         """Return the wall time of all steps, over all attempts whose steps count."""
         return self._seconds_before + time.monotonic() - self._started
-
-    def mark_steady(self) -> None:
-        """Start the clock of `seconds_per_step`: from now on no step compiles or allocates memory for the first time."""
-        self._steady = self.step, time.monotonic()
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Return the mean time of a step of this attempt, without those before `mark_steady`."""
-        step, begun = self._steady
-        return (time.monotonic() - begun) / (self.step - step)
 
     def count(self, accumulated: Accumulated, gradient_norm: Tensor | None) -> None:
         """Count one more step, with this rank's part of the loss and the norm over all ranks, without waiting for them."""

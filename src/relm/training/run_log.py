@@ -69,7 +69,7 @@ class RunLog:
 
     def _cannot_be_written(self, error: OSError) -> RelmError:
         return RelmError(
-            f"{self._path}: cannot be written: {error.strerror}. Checkpoints are intact. Solve that (is the disk full?) "
+            f"{self._path}: cannot be written: {error.strerror}. Checkpoints are intact. Fix the cause (is the disk full?) "
             "and run the same command again"
         )
 

@@ -59,7 +59,6 @@ def accumulate_terms(
     denominators: Sequence[Mapping[str, float | Tensor]],
     autocast: Callable[[], AbstractContextManager[None]],
     loss_scale: Tensor | None = None,
-    before_last: Callable[[], None] | None = None,
 ) -> Accumulated:
     """Accumulate the gradients of a global batch's loss in the parameters, and return the loss and its terms.
 
@@ -71,7 +70,6 @@ def accumulate_terms(
         denominators: for each micro-batch, term -> the divisor of its nats; see `loss_denominators`.
         autocast: returns the context of a forward pass.
         loss_scale: a scalar on the device by which the loss, and so the gradients, are multiplied before the backward pass.
-        before_last: called before the backward pass of the last micro-batch, after which the gradients are complete.
     """
     loss: Tensor | None = None
     sums: dict[str, Term] = {}
@@ -82,8 +80,6 @@ def accumulate_terms(
         with autocast():
             terms = forward(batch)
         part = _part_of_loss(terms, denominators[taken - 1])
-        if before_last is not None and taken == len(denominators):
-            before_last()
         torch.autograd.backward(part if loss_scale is None else part * loss_scale)
         loss = part.detach() if loss is None else loss + part.detach()
         for name, term in terms.items():

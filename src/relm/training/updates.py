@@ -56,7 +56,6 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
         [{name: device.make_scalar(value) for name, value in divided.items()} for divided in given.denominators],
         lambda: device.autocast(settings.precision),
         learner.scaler.scale if learner.scaler is not None else None,
-        before_last=lambda: device.begin_sums(model.parameters()),
     )
     device.sum_gradients(model.parameters())
     norm = finish_gradients(model.parameters(), learner.scaler, settings.optimizer.gradient_clipping)

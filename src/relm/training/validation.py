@@ -46,7 +46,7 @@ class HeldOut:
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
 
     def prepare(self, model: LanguageModel, forward: Forward) -> None:
-        """Compile the programs that `figures` will need; two micro-batches suffice."""
+        """Compile the programs that `figures` will need: the second micro-batch also adds to sums, a third does nothing new."""
         micro_batches = self.reader.micro_batches(1)
         self._sums(model, forward, [*micro_batches, *micro_batches][:2])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from original_records import make_plain_records, make_remasked_records
 from prose_sample import blocks_of, save_wordpiece, words_of
 from published_phases import published_objective
 
@@ -22,7 +23,6 @@ from relm.examples.as_published.graphcore_bert import (
     remask,
 )
 from relm.examples.as_published.instances import pack_instances, split_columns
-from relm.examples.formats.exports import make_plain_records, make_remasked_records
 from relm.examples.table import ExampleTable
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from original_records import format_lines
 from prose_sample import blocks_of, save_wordpiece, words_of
 from published_phases import published_objective
 
@@ -18,7 +19,6 @@ from relm.examples.as_published.tpu_pretrain import (
     pregenerate_tpu_pretrain,
     read_vocabulary,
 )
-from relm.examples.formats.exports import format_lines
 from relm.examples.table import ExampleTable
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from tiny_runs import byte_tokenizer

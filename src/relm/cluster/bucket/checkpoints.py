@@ -1,4 +1,4 @@
-"""Keep a run's checkpoints and logs in a store while it trains, for machines whose disk goes with the job."""
+"""Keep a run's checkpoints and logs in a store while it trains, for machines whose disk is lost with the job."""
 
 import contextlib
 import logging

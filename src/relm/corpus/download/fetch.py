@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import requests
 from tqdm import tqdm
@@ -21,7 +20,7 @@ from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import read_content
 from relm.corpus.download.first_download import explain_record, pin, write_record
 from relm.corpus.download.http_requests import Session
-from relm.corpus.download.source_faults import FILE_HASH, SOURCE_HASH, SourceFault, Throttled, WrongHash
+from relm.corpus.download.source_faults import SourceFault, Throttled, WrongHash
 from relm.corpus.download.sources import describe_source, list_kept_names
 from relm.corpus.download.transfer import PartialFile, transfer
 from relm.errors import RelmError
@@ -47,14 +46,17 @@ def download(name: str, remote: RemoteFile, destination: Path, named_in: str = "
     if _is_there(remote, destination):
         return f"{name}: already there with the right sha256 ({destination.stat().st_size:,} bytes); nothing was downloaded"
     started = time.monotonic()
-    faults: list[Failure] = []
+    faults: list[tuple[str, SourceFault]] = []
     with _explain_disk_faults(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
         with PartialFile(destination) as part:
             origin = _try_mirrors(name, remote, destination, faults) or _try_sources(remote, part, faults)
             if origin is None:
-                keys = [fault.wrong_key for fault in faults if asked.is_pinned or fault.wrong_key != FILE_HASH]
-                advice = _advise_on_hashes(name, keys, named_in)
+                has_wrong_hash = asked.is_pinned and any(isinstance(fault, WrongHash) for _, fault in faults)
+                place = f"below files.{name} in {named_in}"
+                advice = (
+                    f"If the publisher states the other sha256, correct it and the size {place}\n" if has_wrong_hash else ""
+                )
                 raise RelmError(_format_failure(name, remote, faults, advice) + explain_record(asked, destination))
             write_sidecar(destination)
             part.clear()
@@ -93,25 +95,11 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
         ) from cause
 
 
-class Failure(NamedTuple):
-    """Why a source or a mirror gave no file."""
-
-    reason: str
-    wrong_key: str | None = None
-    """The key below files.NAME with another hash."""
-
-
-def _advise_on_hashes(name: str, keys: Sequence[str | None], named_in: str) -> str:
-    """Return a line for each key with another hash: how to correct it."""
-    named = [f"files.{name}.{key}{' and its size' if key == FILE_HASH else ''}" for key in dict.fromkeys(keys) if key]
-    return "".join(f"If the publisher states the other sha256, correct {key} in {named_in}\n" for key in named)
-
-
-def _format_failure(name: str, remote: RemoteFile, faults: Sequence[Failure], advice: str) -> str:
+def _format_failure(name: str, remote: RemoteFile, faults: Sequence[tuple[str, SourceFault]], advice: str) -> str:
     """Return the message about a file that no source gave."""
     return (
         f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
-        + "".join(f"  - {fault.reason}\n" for fault in faults)
+        + "".join(f"  - {place}: {fault}\n" for place, fault in faults)
         + (f"It is made by: {remote.made_by}\n" if remote.made_by else "")
         + advice
         + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into a "
@@ -131,7 +119,7 @@ def _list_ways(name: str, remote: RemoteFile) -> dict[str, list[tuple[str | None
     return ways
 
 
-def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[Failure]) -> str | None:
+def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[tuple[str, SourceFault]]) -> str | None:
     """Try every file with a matching name below the folders of RELM_MIRROR; return the right one."""
     folders = [Path(os.path.expanduser(folder)) for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     for folder in folders:
@@ -139,7 +127,7 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
             raise RelmError(f"RELM_MIRROR: expected folders, found {folder}; correct or unset it")
     candidates = [found for folder in folders for found in _find_candidates(folder, name, remote)]
     if folders and not candidates:
-        faults.append(Failure(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file with a matching name"))
+        faults.append((f"RELM_MIRROR ({', '.join(map(str, folders))})", SourceFault("no file with a matching name")))
     for path, member, compression in candidates:
         try:
             if member is None and compression is None and path.is_file():
@@ -148,7 +136,7 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
             _store(read_content(path, member, compression, remote.largest_size), remote, destination)
             return str(path)
         except SourceFault as fault:
-            faults.append(Failure(f"{path}: {fault}", fault.key if isinstance(fault, WrongHash) else None))
+            faults.append((str(path), fault))
     return None
 
 
@@ -189,7 +177,7 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
 # --- the sources of the recipe ---------------------------------------------------------------------------------------------
 
 
-def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -> str | None:
+def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[tuple[str, SourceFault]]) -> str | None:
     """Try each source, and throttled ones again; return a description of the one that was right."""
     deadline, pause = time.monotonic() + LONGEST_WAIT, FIRST_PAUSE
     sources = dict(enumerate(remote.sources))
@@ -202,14 +190,12 @@ def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -
                     return describe_source(source)
                 except Throttled as fault:
                     throttled[number] = fault
-                except WrongHash as fault:
-                    faults.append(Failure(f"{describe_source(source)}: {fault}", fault.key.replace("[]", f"[{number}]")))
                 except SourceFault as fault:
-                    faults.append(Failure(f"{describe_source(source)}: {fault}"))
+                    faults.append((describe_source(source), fault))
             sources = {number: sources[number] for number in throttled}
             wait = min((max(pause, fault.seconds or 0) for fault in throttled.values()), default=0)
             if not throttled or time.monotonic() + wait > deadline:
-                faults += [Failure(f"{describe_source(sources[number])}: {fault}") for number, fault in throttled.items()]
+                faults += [(describe_source(sources[number]), fault) for number, fault in throttled.items()]
                 return None
             named = ", ".join(f"{describe_source(sources[number])}: {fault}" for number, fault in throttled.items())
             tqdm.write(f"{named}; trying again in {wait:,.0f} s, no longer than {LONGEST_WAIT / 3600:g} h", file=sys.stderr)
@@ -235,19 +221,19 @@ def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: 
 def _accept(source: Source, remote: RemoteFile, part: PartialFile) -> None:
     """Make the destination of the fetched bytes if they are right."""
     if source.sha256:
-        _require_sha256(part, source.sha256, SOURCE_HASH)
+        _require_sha256(part, source.sha256)
     if source.member is not None or source.decompress is not None:
         _store(read_content(part.path, source.member, source.decompress, remote.largest_size), remote, part.destination)
         return
     if remote.is_pinned:
-        _require_sha256(part, remote.sha256, FILE_HASH)
+        _require_sha256(part, remote.sha256)
     else:
         _require_size(part.size, remote)
     part.become_destination()
 
 
-def _require_sha256(part: PartialFile, expected: str, key: str) -> None:
+def _require_sha256(part: PartialFile, expected: str) -> None:
     with part.open() as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
-        raise WrongHash(f"the received bytes have sha256 {found}, the recipe expects {expected}", key)
+        raise WrongHash(f"the received bytes have sha256 {found}, the recipe expects {expected}")

@@ -4,9 +4,6 @@ from collections.abc import Iterable
 
 from relm.errors import RelmError
 
-# Keys below files.NAME of a dataset: the sha256 of the file, and of what one source sends, which may be an archive.
-FILE_HASH, SOURCE_HASH = "sha256", "sources[].sha256"
-
 
 class SourceFault(RelmError):
     """This source does not have the file; the next one may."""
@@ -14,11 +11,6 @@ class SourceFault(RelmError):
 
 class WrongHash(SourceFault):
     """The bytes of a source have another sha256 than the recipe's."""
-
-    def __init__(self, message: str, key: str = FILE_HASH) -> None:
-        """Take the message, and the key with the expected hash."""
-        super().__init__(message)
-        self.key = key
 
 
 class TemporaryFault(SourceFault):

@@ -26,7 +26,7 @@ _BYTES_OF_MOMENT = 4  # float32
 
 
 class Surroundings(NamedTuple):
-    """The facts outside a recipe on which its run's options depend."""
+    """Facts besides the recipe that a run's options depend on."""
 
     seed: int
     """Seed of dropout and stochastic rounding."""
@@ -196,7 +196,7 @@ class UpdateScalars(NamedTuple):
 
 
 def scalars_of_update(optimizer: Mapping[str, Any], learning_rate: float, update: int) -> UpdateScalars | None:
-    """Return the scalars with which a bias-correcting AdamW takes a step without correction; None: the recipe corrects.
+    """Return the scalars that make a bias-correcting AdamW step without correction; None: the recipe corrects.
 
     A corrected step is rate * ((m / c1) / (sqrt(v / c2) + epsilon) + decay * w), where c is 1 - beta ** update, and updates
     count from 1. Multiplying the rate by c1 / sqrt(c2), dividing the decay by the same and epsilon by sqrt(c2) cancels c1 and

@@ -1,4 +1,4 @@
-"""Stochastic rounding, by which small updates of weights in half precision survive on average (Gupta et al. 2015, section 2).
+"""Stochastic rounding: small updates of weights in half precision survive on average (Gupta et al. 2015, section 2).
 
 Imports only torch, and runs on Python 3.8 with torch 2.0.
 """

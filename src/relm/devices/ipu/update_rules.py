@@ -83,7 +83,7 @@ def is_decayed(selected: str, name: str, dimensions: int) -> bool:
 
 
 def is_adapted(optimizer: Mapping[str, Any], dimensions: int) -> bool:
-    """Return True for a parameter to which LAMB gives a trust ratio, as `lamb.adapted` selects."""
+    """Return True if LAMB scales a parameter's update by a trust ratio, as `lamb.adapted` selects."""
     return dimensions >= 2 or bool(optimizer["lamb"]["adapted"] == "all")
 
 

@@ -26,7 +26,7 @@ def require_pipeline(execution: Execution, options: FineTuning) -> None:
     pipeline, device = execution.pipeline, execution.device
     if not DEVICES[device].pipelined:
         if pipeline is not None:
-            raise RelmError(f"{OPTION}: goes with --device ipu or ipu_simulator, found {device}; leave it out")
+            raise RelmError(f"{OPTION}: needs --device ipu or ipu_simulator, found {device}; leave it out")
         return
     if pipeline is None:
         raise RelmError(

@@ -4,7 +4,7 @@ The defaults of this project differ from it in what `docs/as_published.md` lists
 
 - "Another" document is drawn up to ten times, and may be the current one after all.
 - A sequence of nearly full length gets as many masks as its remasked layout has positions for, not 15 % of its tokens.
-- In that layout, which `relm export` writes, a token with id 0 is dropped, also one that was drawn at random: `remask`.
+- In the layout of the original's --remask, a token with id 0 is dropped, also one that was drawn at random: `remask`.
 """
 
 import random

@@ -25,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 
 # gigatoken caches every piece of text without limit; it is loaded again when the process has grown by this many bytes.
 MEMORY = 2**26
-# Bytes of text between two measurements of the memory, each of which takes as long as encoding a long document.
+# Bytes of text between two measurements of memory, since one takes as long as encoding a long document.
 MEASURED = 2**21
 # UTF-8: the first byte of a character of two, of three and of four bytes, and the continuation bytes.
 _TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0

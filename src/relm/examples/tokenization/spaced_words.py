@@ -21,7 +21,7 @@ Flags = npt.NDArray[np.bool_]
 
 # Limits of the cache, about 200 bytes a word. Text always has new words, but the frequent ones come early.
 REMEMBERED_WORDS, LONGEST_WORD = 2**18, 100
-# Model -> the normalizers and pre-tokenizers with which the words between spaces do not depend on each other.
+# Model -> the normalizers and pre-tokenizers that treat each word between spaces independently of the others.
 _FITTING: dict[str, tuple[set[tuple[str, ...]], set[tuple[str, ...]]]] = {
     "WordPiece": ({("BertNormalizer",), ()}, {("BertPreTokenizer",)}),
     "Unigram": ({("Precompiled", "Strip", "Replace")}, {("Metaspace", "Split")}),

@@ -52,7 +52,7 @@ class SpecialIds:
 
 
 ENDS_OF_TEXT = (build.END_OF_TEXT, "</s>")
-# Field of `SpecialIds` -> candidate tokens, of which the first that exists is taken.
+# Field of `SpecialIds` -> candidate tokens; the first that exists is used.
 SPECIAL_TOKENS = {
     "end_of_text": (*ENDS_OF_TEXT, "<s>"),
     "pad": ("[PAD]", "<pad>"),

@@ -1,4 +1,4 @@
-"""The section `expect` of a recipe: published figures with which the results are compared."""
+"""The section `expect` of a recipe: published figures to compare the results with."""
 
 from typing import Self
 
@@ -13,7 +13,7 @@ class Noise(Section):
     standard_deviation: float = Field(gt=0)
     """Standard deviation of single runs."""
     runs: int = Field(ge=2)
-    """Number of runs from which it was computed."""
+    """Number of runs it was computed from."""
     source: str
     """Source of the value: the project's own runs, or a study."""
 
@@ -35,13 +35,13 @@ class Expectation(Section):
     """Seed-to-seed noise of other runs than the recipe's own seeds, with whose spread it is pooled; without either the report
     shows the difference and no verdict."""
     published_runs: int = Field(default=1, gt=0)
-    """Number of runs of which the published value is the mean."""
+    """Number of runs that the published value is the mean of."""
     comparable: bool = True
     """The published protocol is the same as relm's; if false, the report marks the figure as not comparable."""
     measured_on: Slug | None = None
     """Machine on which a time or a speed was measured, as in `recipes/machines/`; on another one it is not compared."""
     reference_runs: Slug | None = Field(default=None, exclude_if=lambda name: name is None)
-    """Runs of the original's own program, with which ours are compared as well: the name of a file in
+    """Runs of the original's own program, to compare ours with as well: the name of a file in
     `recipes/reference_runs/`. Their spread takes the place of `noise`."""
 
     @model_validator(mode="after")

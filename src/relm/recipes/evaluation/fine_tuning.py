@@ -1,4 +1,4 @@
-"""Options of fine-tuning on a task, by which an encoder is evaluated."""
+"""Options of fine-tuning on a task, which evaluates an encoder."""
 
 from typing import Literal, Self
 
@@ -11,7 +11,7 @@ class FineTuning(Section):
     """Training on the task's own examples; the defaults are those of the original BERT's scripts, on SQuAD 1.1 and on GLUE."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
-    """Peak learning rate, to which it rises in the warm-up and from which it falls in a line to 0."""
+    """Peak learning rate: the rate rises to it in the warm-up, then falls in a line to 0."""
     epochs: float = Field(default=3.0, gt=0)
     """Passes over the training examples; the steps are epochs times examples divided by the batch size, rounded down. SQuAD's
     examples are its questions."""

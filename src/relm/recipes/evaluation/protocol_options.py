@@ -60,7 +60,7 @@ class Lambada(Section):
 
 
 class MultipleChoice(Section):
-    """Questions with several choices, of which the likeliest is taken, by all published ways of scoring them at once."""
+    """Questions with several choices; the likeliest is the answer, by all published ways of scoring at once."""
 
     format: Literal["hellaswag", "arc", "piqa"] = "hellaswag"
     """Keys of the JSON object on each line. hellaswag: ctx, ctx_a, ctx_b, activity_label, endings, label; arc: question,

@@ -1,4 +1,4 @@
-"""Published test files: `recipes/evaluations/NAME.yaml` describes one, and names the protocol by which it is scored."""
+"""Published test files: `recipes/evaluations/NAME.yaml` describes one, and names the protocol that scores it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ ITEM_FORMATS = ("lambada", "text", "hellaswag", "arc", "piqa", "squad", "glue")
 
 
 class PublishedTest(Section):
-    """`recipes/evaluations/NAME.yaml`: one test file, and the protocol by which it is scored."""
+    """`recipes/evaluations/NAME.yaml`: one test file, and the protocol that scores it."""
 
     title: str
     """Short description of the text."""

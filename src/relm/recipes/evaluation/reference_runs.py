@@ -1,4 +1,4 @@
-"""Runs of an original's own program, `recipes/reference_runs/NAME.yaml`, with which a verdict compares ours."""
+"""Runs of an original's own program, `recipes/reference_runs/NAME.yaml`, which a verdict compares with ours."""
 
 import math
 from pathlib import Path

@@ -76,7 +76,7 @@ def require_own_files(files: Iterable[Path], folder: Path, where: str) -> None:
 
 
 def list_consented() -> list[str]:
-    """Return the folders in RELM_DATA_FOLDERS, as they are given."""
+    """Return the folders in RELM_DATA_FOLDERS, as given."""
     return [name for name in os.environ.get(CONSENT, "").split(os.pathsep) if name]
 
 

@@ -46,7 +46,7 @@ class Source(Section):
         if len(kinds) != 1:
             raise ValueError(f"a source names exactly one of url, pypi, npm, huggingface; found {kinds or 'none'}")
         if self.size is not None and self.member is None and self.decompress is None:
-            raise ValueError("size: goes with member or decompress; give the size of the file itself next to `sources`")
+            raise ValueError("size: needs member or decompress; give the size of the file itself next to `sources`")
         needed = {"pypi": ("file", "member"), "npm": ("member",), "huggingface": ("file", "revision")}.get(kinds[0], ())
         if missing := [key for key in needed if getattr(self, key) is None]:
             raise ValueError(f"a source with {kinds[0]} also needs {missing[0]}")
@@ -113,9 +113,7 @@ class RemoteFile(Section):
 
 def _require_sha256(file: RemoteFile) -> RemoteFile:
     if not file.is_pinned:
-        raise ValueError(
-            f"sha256: {FIRST_DOWNLOAD} goes with the files of datasets and published tests; give the file's sha256"
-        )
+        raise ValueError(f"sha256: {FIRST_DOWNLOAD} is only for files of datasets and published tests; give the file's sha256")
     return file
 
 

@@ -25,7 +25,7 @@ HARDWARE_KEYS = ("device", "topology", "processes")
 """Keys of `run` that follow from a machine."""
 OWN_KEYS = (
     *HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "loss_chunk",
-    "overlap_gradients", "peak_teraflops", "pipeline",
+    "peak_teraflops", "pipeline",
 )  # fmt: skip
 """Keys of `run` that are meant for the recipe's own machine; on another one they have their defaults, or those of `on`."""
 Positive = Annotated[float, Field(gt=0)]

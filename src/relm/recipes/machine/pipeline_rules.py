@@ -107,7 +107,7 @@ def _rules_of_pipeline_in_phase(pipeline: Pipeline, name: str, phase: "Phase") -
             f"must be a multiple of {calls}, found {phase.schedule.updates_per_step}"
         )
     if pipeline.loss_chunk is not None and phase.objective != "causal":
-        yield f"loss_chunk: goes with objective causal, found {phase.objective} in {where}; leave it out"
+        yield f"loss_chunk: needs objective causal, found {phase.objective} in {where}; leave it out"
     elif pipeline.loss_chunk is not None and phase.sequence_length % pipeline.loss_chunk:
         yield f"loss_chunk: {pipeline.loss_chunk} tokens must divide {where}.sequence_length ({phase.sequence_length})"
     shares = pipeline.gradient_accumulation * pipeline.replicas

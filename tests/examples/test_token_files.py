@@ -8,10 +8,10 @@ import pytest
 
 from relm.artifact import read_json, sidecar_of
 from relm.errors import RelmError
-from relm.examples.formats import token_files
-from relm.examples.formats.token_files import import_tokens
+from relm.examples import token_files
 from relm.examples.manifest import read_manifest, write_manifest
 from relm.examples.storage import TokenStream
+from relm.examples.token_files import import_tokens
 from small_tokenizers import save_words
 
 TOKENS = [0, 5, 6, 7, 0, 8, 0, 0, 9, 1, 2]
