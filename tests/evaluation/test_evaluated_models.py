@@ -410,7 +410,7 @@ def test_a_context_beyond_the_model_is_refused(tmp_path: Path, evaluated) -> Non
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_reported(evaluated) -> None:
-    with pytest.raises(RelmError, match="cuda was requested, but there is no usable GPU"):
+    with pytest.raises(RelmError, match="found no usable GPU for cuda"):
         load_causal(evaluated.model, 257, Execution(device="cuda"))
 
 
