@@ -1,15 +1,16 @@
-"""llama2.c's own program beside relm: the run of stories260K, scaled down to one core, on the same tokens.
+"""Train llama2.c's own program and relm on the same tokens: the run of stories260K, scaled down to one core.
 
     python benchmarks/llama2_c_curves.py run --llama2-c FOLDER --text FILE --tokenizer FILE --output RUNS [--steps 2000]
         [--sequence-length 64] [--batch-size 8] [--warmup-steps 100]
     python benchmarks/llama2_c_curves.py table --output RUNS
+    python benchmarks/llama2_c_curves.py figures --output RUNS > recipes/reference_runs/stories260k_scaled_llama2_c.yaml
 
 FOLDER is a checkout of karpathy/llama2.c (350e04fe), --text the file of recipes/data/tinyshakespeare_text.yaml or another
 plain text, whose last tenth is held out, --tokenizer that of recipes/models/stories260k_tokenizer.yaml. relm makes the tokens,
 and both programs read them: train.py as its pretokenized shards, the held-out tokens being the first. train.py runs unchanged,
 in float32 and one thread; from outside, its folder of data and its seeds are replaced, and learning rate, gradient norm (before
-clipping) and loss are recorded. The recipe is stories260k with the changes in `changes` alone. Each model is then scored by
-relm on all held-out tokens, and the original's by its own code as well. Runs that are there already are not repeated.
+clipping) and loss are recorded. The recipe is stories260k_scaled. Each model is then scored by relm on all held-out tokens, and
+the original's by its own code as well. Finished runs are not repeated.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from nanogpt_curves import recorded_updates
 from relm.artifact import read_json, write_json
 from relm.corpus.extract import extract
 from relm.evaluation.models import load_causal
-from relm.evaluation.perplexity import stream_nats
+from relm.evaluation.perplexity import sum_stream_nats
 from relm.examples.manifest import read_manifest, write_manifest
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.storage import TokenStream
@@ -69,32 +70,30 @@ LAYER: Mapping[str, tuple[str, str | None]] = {
 COLUMNS = ("loss", "learning_rate", "gradient_norm")
 # Parts of training whose mean losses are printed.
 BLOCKS = 8
+FIGURES = """\
+# yaml-language-server: $schema=../../envs/reference_runs.schema.json
+# llama2.c's own program, stories260K scaled down to one core (recipes/stories260k_scaled.yaml): the mean loss of all held-out
+# tokens after 2,000 updates. Made on one thread of a CPU, in float32, with torch {torch}.
+program: github.com/karpathy/llama2.c
+commit: 350e04fe35433e6d2941dce5a1f53308f87058eb
+command: python benchmarks/llama2_c_curves.py figures --output RUNS > recipes/reference_runs/stories260k_scaled_llama2_c.yaml
+metric: held_out.nats_per_token
+runs:
+"""
 
 
-def changes(given: argparse.Namespace) -> Mapping[str, Any]:
-    """Return the keys of the recipe stories260k that the scaled run changes: the data, lengths and precision."""
+def scaled_recipe(given: argparse.Namespace, seed: int) -> Recipe:
+    """Return the recipe of one run: stories260k_scaled, with other lengths where they are given."""
+    shipped = Project(CHECKOUT).plan("stories260k_scaled").recipe.model_dump()
     phase = {
         "sequence_length": given.sequence_length,
         "global_batch_size": given.batch_size,
         "steps": given.steps,
         "schedule": {"warmup_steps": min(given.warmup_steps, given.steps // 2)},
-        "precision": "float32",
     }
-    return {
-        "title": "stories260K, scaled down to one core",
-        "data": {"dataset": "tinyshakespeare_text"},
-        "model": {"positions": given.sequence_length},
-        "pretrain": {"main": phase},
-        "evaluate": ["held_out"],
-        "expect": [],
-    }
-
-
-def scaled_recipe(given: argparse.Namespace, seed: int) -> Recipe:
-    """Return the recipe of one run."""
-    shipped = Project(CHECKOUT).plan("stories260k").recipe.model_dump()
+    changes = {"model": {"positions": given.sequence_length}, "pretrain": {"main": phase}, "expect": []}
     run = {"threads": 1, "log_interval": 1, "checkpoint_interval": 10**9}
-    return Recipe.model_validate({**merge(shipped, changes(given)), "on": {}, "seed": seed, "run": run})
+    return Recipe.model_validate({**merge(shipped, changes), "on": {}, "seed": seed, "seeds": 1, "run": run})
 
 
 def options(recipe: Recipe, output: Path) -> list[str]:
@@ -232,7 +231,7 @@ def held_out_loss(model: Path, manifest: Path, length: int) -> float:
     """Return the mean loss of all held-out tokens but the first, by relm."""
     loaded = load_causal(model, read_manifest(manifest).tokenizer.vocabulary_size)
     tokens = TokenStream(manifest, read_manifest(manifest).split("held_out", manifest))
-    return stream_nats(loaded, tokens, length, batch_tokens=4096) / (len(tokens) - 1)
+    return sum_stream_nats(loaded, tokens, length, batch_tokens=4096) / (len(tokens) - 1)
 
 
 def train_once(given: argparse.Namespace, program: str, seed: int) -> None:
@@ -305,6 +304,13 @@ def print_table(output: Path) -> None:
         print(f"{program}: {seconds} s of one core")
 
 
+def print_figures(output: Path) -> None:
+    """Print the held-out loss of each run of the original's program, as reference runs of a recipe."""
+    print(FIGURES.format(torch=torch.__version__.split("+")[0]), end="")
+    for path in sorted(output.glob("original-*/run.json"), key=lambda path: int(path.parent.name.rpartition("-")[2])):
+        print(f"  - {{seed: {path.parent.name.rpartition('-')[2]}, value: {read_json(path)['held_out_loss']:.5f}}}")
+
+
 def interval(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % interval of the difference of means, by Student's t with a common variance."""
     freedom = len(theirs) + len(ours) - 2
@@ -321,7 +327,7 @@ def describe(theirs: Sequence[float], ours: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "one", "table"])
+    parser.add_argument("what", choices=["run", "one", "table", "figures"])
     parser.add_argument("--llama2-c", type=lambda path: Path(path).resolve(), metavar="FOLDER", help="only for `original`")
     parser.add_argument("--text", type=Path, metavar="FILE", help="may be packed by xz")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE")
@@ -337,6 +343,8 @@ def main() -> None:
         run_all(given)
     elif given.what == "one":
         train_once(given, given.programs[0], given.seeds[0])
+    elif given.what == "figures":
+        print_figures(given.output)
     else:
         print_table(given.output)
 

@@ -120,7 +120,7 @@ def format_default(value: Schema, required: bool) -> str:
 
 
 def format_meaning(value: Schema, schemas: dict[str, Schema]) -> str:
-    """Return a key's sentence on one line, the values that it explains set as code.
+    """Return a key's sentence on one line, with one sentence for each value that it explains, set as code.
 
     A key whose sentence is its section's has none in the schema.
     """
@@ -128,7 +128,7 @@ def format_meaning(value: Schema, schemas: dict[str, Schema]) -> str:
     text = " ".join(text.split())
     for option in map(str, list_options(value)):
         text = re.sub(rf"(^|; |\. |, | and )({re.escape(option)})(?=[:,;]| and )", r"\1`\2`", text)
-    return text
+    return re.sub(r"; (`\w+`:)", r". \1", text)
 
 
 def list_options(value: Schema) -> list[Any]:

@@ -305,6 +305,15 @@ def test_llama2_c_stands_beside_relm(shared_data: Path, tmp_path: Path) -> None:
     assert abs(difference) < 0.1
 
 
+def test_finished_runs_of_llama2_c_become_reference_runs(tmp_path: Path) -> None:
+    for seed, loss in ((10, 2.91), (9, 2.9)):
+        (tmp_path / f"original-{seed}").mkdir()
+        (tmp_path / f"original-{seed}" / "run.json").write_text(json.dumps({"held_out_loss": loss}))
+    printed = parse_yaml(run(["llama2_c_curves.py", "figures", "--output", tmp_path]), Path("made.yaml"))
+    assert printed["runs"] == [{"seed": 9, "value": 2.9}, {"seed": 10, "value": 2.91}]
+    assert set(printed) == set(ReferenceRuns.model_fields)
+
+
 def test_the_log_of_llm_c_becomes_a_curve(tmp_path: Path) -> None:
     log = "".join(f"s:{step} trl:{9 - step / 1000:.4f} lr:0.000{step % 10}00 norm:1.50\n" for step in range(1021))
     (tmp_path / "main.log").write_text("s:0 tel:9.5000\n" + log + "s:1020 tel:8.0000\n")

@@ -15,7 +15,7 @@ def test_a_device_without_its_pipeline_is_refused_by_name() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_the_error_without_a_gpu_names_what_to_install() -> None:
-    with pytest.raises(RelmError, match=r"no usable GPU.*install .* CUDA build of torch"):
+    with pytest.raises(RelmError, match=r"no usable GPU.*Install .* CUDA build of torch"):
         open_device(Run(device="cuda"))
 
 

@@ -356,7 +356,7 @@ def test_logits_that_are_not_finite_are_not_taken_for_a_model_that_is_not_causal
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_reported(evaluated) -> None:
-    with pytest.raises(RelmError, match="cuda was requested, but there is no usable GPU"):
+    with pytest.raises(RelmError, match="found no usable GPU for cuda"):
         load_causal(evaluated.model, 257, Execution(device="cuda"))
 
 

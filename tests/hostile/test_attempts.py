@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-HEADER = "| surface | tried | refused | survived | silently wrong | tests |"
+HEADER = "| surface | tried | rejected | survived | silently wrong | tests |"
 
 
 def surfaces() -> list[Any]:

@@ -69,7 +69,7 @@ GRAPHCORE_BERT = Oracle(
     phase="phase_1",
     also_changes=("model.unlearnt_input",),
     note=(
-        "The program runs on IPUs alone: its formulas stand in for it, in float64. The batches are relm's, and [PAD] learns "
+        "The program runs only on IPUs: its formulas stand in for it, in float64. The batches are relm's, and [PAD] learns "
         "where it was drawn as an input (unlearnt_input: none)."
     ),
 )  # fmt: skip

@@ -164,6 +164,7 @@ SHIPPED = {
     "shakespeare_char": "13d525f2996c",
     "shakespeare_char_gpu": "94c0eb2c208e",
     "stories260k": "a58c85906eec",
+    "stories260k_scaled": "a46042c8bc41",
     "modded_nanogpt_adamw": "4d706bd78758",
     "modded_nanogpt_muon": "144d4c39bf45",
     "defects_causal": "86ae94a15930",

@@ -45,7 +45,7 @@ class DockerLine:
     image: str | None = None
     """The image on the line."""
     caveat: str | None = None
-    """The reason why the image is not pinned by a registry's digest, or why there is no line."""
+    """Why the line is absent, or its image has no digest from a registry."""
 
 
 def plain_line(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

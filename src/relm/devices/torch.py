@@ -244,6 +244,6 @@ def require_gpus(count: int) -> None:
         raise RelmError(f"run.processes: {count} processes of this machine need as many GPUs, found {found}; start fewer")
     build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
     raise RelmError(
-        f"run.device or --device: cuda was requested, but there is no usable GPU. This torch ({torch.__version__}) {build}; "
-        "install NVIDIA's driver, and a CUDA build of torch with `make DEVICE=cuda environment`, or choose cpu"
+        f"run.device or --device: found no usable GPU for cuda. This torch ({torch.__version__}) {build}. "
+        "Install NVIDIA's driver, and a CUDA build of torch with `make DEVICE=cuda environment`, or choose cpu"
     )

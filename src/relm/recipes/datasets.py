@@ -182,9 +182,9 @@ class Dataset(Section):
     article; text_files: one document per file, UTF-8; text_archives: a tar archive of such files, or of tar archives of
     them, compressed or not; text_sentences: one sentence per line, a blank line between documents;
     text_lines: one document per line; json_lines: one JSON object per line; json_arrays: a JSON array of objects, or a tar
-    archive of them; parquet: one document per row; hugging_face: rows of a `hub` dataset. Tokens
-    instead of text, which are imported without extraction and tokenisation: llm_c_tokens, the shards of llm.c, a header and 16
-    bits a token; nanogpt_tokens, the train.bin and val.bin of nanoGPT, 16 bits a token."""
+    archive of them; parquet: one document per row; hugging_face: rows of a `hub` dataset;
+    llm_c_tokens: the shards of llm.c, a header and 16 bits a token; nanogpt_tokens: the train.bin and val.bin of nanoGPT, 16
+    bits a token. Tokens are imported without extraction and tokenisation."""
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> file; each file becomes one shard, in this order."""
     folder: str | None = None

@@ -183,9 +183,9 @@ class Optimizer(Section):
     lamb: LambOptions = LambOptions()
     """Options of lamb."""
     groups: dict[Literal["embeddings", "head", "vectors", "matrices"], ParameterGroup] = Field(default_factory=dict)
-    """Kind of parameters -> their own settings; for adamw, adam and muon. embeddings: of tokens and positions, a tied head
-    included; head: the weights of a projection to the vocabulary that is not tied; vectors: biases and scales of normalisation;
-    matrices: all else. The schedule is that of all."""
+    """Kind of parameters -> their settings, for adamw, adam and muon. Kinds are embeddings (of tokens and positions, with a
+    tied head), head (the weights of an untied projection to the vocabulary), vectors (biases and scales of normalisation) and
+    matrices (all else). All share one schedule."""
     muon: MuonOptions = MuonOptions()
     """Options of muon."""
     adafactor: AdafactorOptions = AdafactorOptions()

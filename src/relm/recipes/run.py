@@ -25,7 +25,7 @@ class MachineSettings(Section):
     """Compile the forward and backward pass with torch.compile, which rounds differently; null: only on cuda."""
     float32_matmul_precision: Literal["default", "high", "highest"] | None = None
     """Precision of matrix products of float32 tensors in training: highest, high (TF32 on cuda, three bfloat16 passes on a TPU)
-    or default (the fastest, one bfloat16 pass on a TPU); null: the device's own, which is default on a TPU and else highest."""
+    or default (the fastest, one bfloat16 pass on a TPU). Null means the device's default: default on a TPU, else highest."""
     deterministic: bool = True
     """Use deterministic kernels, so that the same steps give identical bits on the same kind of device; false allows the
     fastest kernels on cuda."""

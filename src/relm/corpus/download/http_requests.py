@@ -136,7 +136,7 @@ def _request(session: requests.Session, url: str, auth: Any, headers: dict[str, 
 
 
 def _require_usable(response: requests.Response, location: Location) -> requests.Response:
-    """Return a response with the wanted bytes, or with the answer that no more exist; close any other."""
+    """Return a response that has the wanted bytes, or says that none are left (416); close any other."""
     if response.status_code in (200, 206, 416):
         return response
     response.close()

@@ -66,9 +66,9 @@ class Pipeline(Section):
     available_memory_proportion: list[Share] | None = None
     """Share of each IPU's memory for the temporary values of matrix products, one value each; null: the compiler's default."""
     recompute_layers: bool = True
-    """Keep the inputs of layers alone, and compute the rest again in the backward pass."""
+    """Keep only the inputs of layers, and compute the rest again in the backward pass."""
     replicated_tensor_sharding: bool = False
-    """Each replica keeps a share of the optimizer's state alone."""
+    """Each replica keeps only a share of the optimizer's state."""
     optimizer_state_off_chip: bool = True
     """The optimizer's state is in the host's DRAM between updates."""
     smallest_remote_tensor: int | None = Field(default=None, gt=0)
@@ -86,8 +86,8 @@ class Pipeline(Section):
     half_partials: bool = True
     """Partial sums of matrix products are float16."""
     stochastic_rounding: bool = True
-    """Results in float16 are rounded up or down at random, so that small updates survive on average; the simulator rounds the
-    updated weights alone."""
+    """Results in float16 are rounded up or down at random, so that small updates survive on average. The simulator rounds only
+    the updated weights."""
     loss_scaling: LossScaling = LossScaling()
     """Scaling of the loss on the device."""
     stages_of_original: int | None = Field(default=None, gt=0)
