@@ -144,10 +144,8 @@ def test_a_request_that_cannot_be_met_is_refused_before_any_check(
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
     monkeypatch.chdir(tmp_path)
-    try:
-        assert main(["accept", *words]) == status
-    except SystemExit as ended:
-        assert ended.code == status
+    with pytest.raises(SystemExit, match=f"^{status}$"):
+        sys.exit(main(["accept", *words]))
     printed = capsys.readouterr()
     assert message in printed.err
     assert "accepting" not in printed.out
