@@ -19,7 +19,7 @@ from relm.cli import main
 from relm.errors import RelmError
 from relm.forecast.acceptance import acceptance, worker
 from relm.forecast.acceptance.acceptance import LIMITS, accept, conclude, describe_entry
-from relm.forecast.acceptance.session import Finding, Session, hide_names, temporary_folder
+from relm.forecast.acceptance.check_run import CheckResult, CheckRun, hide_names, temporary_folder
 from relm.recipes.declaration import EXTENSIONS, load_extensions
 from relm.recipes.project import Project
 from relm.recipes.section import parse_yaml
@@ -32,8 +32,8 @@ from where_it_ran import Rows
 FOLDER = Path(__file__).parent
 
 
-class ForkedSession(Session):
-    """A session whose processes are forked from this one, in which everything is imported."""
+class ForkedCheckRun(CheckRun):
+    """A run whose processes are forked from this one, in which everything is imported."""
 
     def run_python(self, words: Sequence[str], environment: Mapping[str, str] = {}) -> tuple[int, str]:
         log = self.new_path("stderr.txt")
@@ -65,29 +65,29 @@ def accept_quickstart(device: str, folder: Path, check: str) -> None:
     os.environ |= {"RELM_WORK": str(folder / "work"), EXTENSIONS: "faulty_devices", "OMP_NUM_THREADS": "1"}
     load_extensions()
     redirect_output(folder / "printed.txt")
-    run_check = Session.run_check
+    run_check = CheckRun.run_check
 
-    def run_chosen(self: Session, name: str, *arguments: Any) -> None:
+    def run_chosen(self: CheckRun, name: str, *arguments: Any) -> None:
         if check in ("", name):
             run_check(self, name, *arguments)
 
-    acceptance.Session, ForkedSession.run_check = ForkedSession, run_chosen  # type: ignore[misc, method-assign]
+    acceptance.CheckRun, ForkedCheckRun.run_check = ForkedCheckRun, run_chosen  # type: ignore[misc, method-assign]
     with contextlib.suppress(RelmError):
         accept(Project(), device, ["quickstart"], full=False, output=folder / "accept.json")
 
 
 def findings_of(device: str, folder: Path, check: str = "") -> list[dict[str, Any]]:
-    """Return the findings of a faulty device, which is registered in another process."""
+    """Return the results of a faulty device, which is registered in another process."""
     process = FORKS.Process(target=accept_quickstart, args=(device, folder, check))
     process.start()
     process.join(500)
     process.kill()
-    return json.loads((folder / "accept.json").read_text())["findings"]  # type: ignore[no-any-return]
+    return json.loads((folder / "accept.json").read_text())["results"]  # type: ignore[no-any-return]
 
 
 def test_a_sound_device_passes_every_check(tmp_path: Path) -> None:
-    findings = findings_of("sound", tmp_path)
-    assert [(found["check"], found["outcome"]) for found in findings] == [(check, "passed") for check in LIMITS]
+    results = findings_of("sound", tmp_path)
+    assert [(found["check"], found["outcome"]) for found in results] == [(check, "passed") for check in LIMITS]
     content = json.loads((tmp_path / "accept.json").read_text())
     rows = Rows.model_validate(parse_yaml((tmp_path / "accept.yaml").read_text(), tmp_path)).root
     ((heading, (row,)),) = rows.items()
@@ -123,6 +123,7 @@ BAD = [
     (["--device", "cuda"], 1, "--device cuda: torch"),
     ([], 1, "no accelerator found; --device cpu tries the checks"),
     (["no_such_recipe", "--device", "cpu"], 1, "no_such_recipe"),
+    (["quickstart", "--device", "ipu_simulator"], 1, "quickstart: has no pipeline"),
     (["quickstart@no_such_machine", "--device", "cpu"], 1, "no_such_machine"),
     (["--device", "cpu", "--output", "absent/accept.json"], 1, "cannot write in absent: No such file"),
     (["--device", "cpu", "--output", "folder.json"], 1, "folder.json is a folder"),
@@ -201,29 +202,29 @@ def _processes_in(work: Path) -> Iterator[int] | list[int]:
     return found
 
 
-def finding(check: str, outcome: Any, **figures: Any) -> Finding:
-    return Finding(check, "quickstart", outcome, "1,000 tokens/s", 1.0, figures)
+def result(check: str, outcome: Any, **figures: Any) -> CheckResult:
+    return CheckResult(check, "quickstart", outcome, "1,000 tokens/s", 1.0, figures)
 
 
 def test_a_failure_or_nothing_but_skipped_checks_is_not_accepted() -> None:
-    passed, skipped = finding("losses", "passed"), finding("speed", "skipped")
+    passed, skipped = result("losses", "passed"), result("speed", "skipped")
     assert conclude([passed, skipped], Path("a.json")).startswith("accepted: 1 passed, 0 failed, 1 skipped")
-    for findings in ([skipped], [passed, finding("resume", "failed")], []):
+    for results in ([skipped], [passed, result("resume", "failed")], []):
         with pytest.raises(RelmError, match="NOT accepted"):
-            conclude(findings, Path("a.json"))
+            conclude(results, Path("a.json"))
 
 
 def test_a_check_without_time_left_skips_the_other_recipes(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    session = Session("cpu", tmp_path, full=False)
-    session.run_check("losses", 0, ["first", "second"], lambda session, name: (time.sleep(0.1) or name, {}))
-    assert [found.outcome for found in session.findings] == ["passed", "skipped"]
-    assert capsys.readouterr().out.startswith("passed   losses       first: first (0 s)\nskipped  losses")
+    run = CheckRun("cpu", tmp_path, full=False)
+    run.run_check("losses", 1, ["first", "second"], lambda run, name: (time.sleep(0.6) or name, {}))
+    assert [found.outcome for found in run.results] == ["passed", "skipped"]
+    assert capsys.readouterr().out.startswith("passed   losses       first: first (1 s)\nskipped  losses")
 
 
 def test_a_process_that_never_ends_is_killed(tmp_path: Path) -> None:
-    session = Session("cpu", tmp_path, full=False)
-    session.run_check("losses", 1, ["one"], lambda session, name: session.run_python(["-c", "import time; time.sleep(99)"]))  # type: ignore[arg-type, return-value]
-    assert [(found.outcome, found.sentence) for found in session.findings] == [
+    run = CheckRun("cpu", tmp_path, full=False)
+    run.run_check("losses", 1, ["one"], lambda run, name: run.run_python(["-c", "import time; time.sleep(99)"]))  # type: ignore[arg-type, return-value]
+    assert [(found.outcome, found.sentence) for found in run.results] == [
         ("failed", "the process did not end within the time of this check, and was killed")
     ]
 
@@ -238,9 +239,21 @@ def test_names_of_host_and_user_are_hidden(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(("device", "heading", "of"), [("ipu_simulator", "IPU", "ipu"), ("cuda", "GPU", "cuda")])
 def test_the_entry_fits_the_page(device: str, heading: str, of: str) -> None:
     facts = {"stand_in": device == "ipu_simulator", "made_on": {"name": "N", "torch": "2"}, "commit": None}
-    entry = describe_entry(device, facts, [finding("losses", "passed"), finding("speed", "passed", tokens_per_second=1)])
+    entry = describe_entry(device, facts, [result("losses", "passed"), result("speed", "passed", tokens_per_second=1)])
     content = parse_yaml(entry, Path("entry"))
     content[heading][0] |= {"date": "2026-11-29", "commit": "0123456"}
     row = Rows.model_validate(content).root[heading][0]
     assert (row.device, row.state) == (of, "stand_in" if of == "ipu" else "ran")
     assert "1,000 tokens/s" in (row.note or "")
+
+
+@pytest.mark.full
+def test_the_simulator_of_ipus_passes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "relm", "accept", "bert_tiny_ipu", "--device", "ipu_simulator"]
+    environment = {**os.environ, "RELM_WORK": str(tmp_path / "work")}
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "a.json")], cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE
+    )
+    found = json.loads((tmp_path / "a.json").read_text())["results"]
+    assert done.returncode == 0, done.stdout
+    assert [row["outcome"] for row in found] == ["passed"] * 5 + ["skipped"]

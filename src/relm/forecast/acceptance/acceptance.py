@@ -16,8 +16,8 @@ import yaml
 import relm
 from relm.artifact import atomic_file, require_regular_file, write_json
 from relm.errors import RelmError
+from relm.forecast.acceptance.check_run import CheckResult, CheckRun, hide_names, temporary_folder
 from relm.forecast.acceptance.checks import Checks, is_stand_in
-from relm.forecast.acceptance.session import Finding, Session, hide_names, temporary_folder
 from relm.forecast.acceptance.twins import list_recipes
 from relm.recipes.checkout import read_commit
 from relm.recipes.declaration import load
@@ -25,7 +25,7 @@ from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.project import Project
 
 LIMITS = {"losses": 360, "formats": 180, "resume": 180, "determinism": 150, "evaluation": 90, "speed": 240}
-"""Check -> its seconds without --full, 20 minutes together."""
+"""Check -> its seconds without --full, 20 minutes together; what a check leaves is the next one's."""
 HEADINGS = {"cuda": "GPU", "tpu": "TPU", "ipu": "IPU"}
 
 
@@ -70,71 +70,75 @@ def require_output(output: Path) -> None:
 def accept(project: Project, device: str | None, names: Sequence[str], full: bool, output: Path) -> str:
     """Run all checks, write accept.json and the entry, and return a sentence; raise RelmError if a check failed."""
     require_output(output)
-    for name in names:
-        project.plan(name)
+    recipes = {name: project.plan(name).recipe for name in names}
     device = device or find_device()
     require_device(device)
-    recipes = list(names) or list_recipes(project, device)
-    if not recipes:
+    if DEVICES[device].pipelined and (whole := [name for name, recipe in recipes.items() if recipe.run.pipeline is None]):
+        raise RelmError(f"{whole[0]}: has no pipeline, which --device {device} needs; give a recipe or machine that has one")
+    names = names or list_recipes(project, device)
+    if not names:
         raise RelmError(f"--device {device}: no recipe trains on it; give NAME")
     checks = Checks(project, device)
-    print(f"accepting {device}{' (a stand-in)' if is_stand_in(device) else ''} with {len(recipes)} recipes", flush=True)
+    print(
+        f"accepting {device}{' (a stand-in)' if is_stand_in(device) else ''} with {len(names)} recipe{'' if len(names) == 1 else 's'}",
+        flush=True,
+    )
     with temporary_folder() as folder:
-        session = Session(device, folder, full)
-        evaluated = next((name for name in recipes if _objective(project, name) in ("causal", "masked")), recipes[0])
-        session.run_check("losses", LIMITS["losses"], recipes, checks.compare_losses)
-        session.run_check("formats", LIMITS["formats"], recipes, checks.compare_formats)
-        session.run_check("resume", LIMITS["resume"], [evaluated], checks.resume)
-        session.run_check("determinism", LIMITS["determinism"], [evaluated], checks.repeat)
-        session.run_check("evaluation", LIMITS["evaluation"], [evaluated], checks.evaluate)
-        session.run_check("speed", LIMITS["speed"], recipes, checks.measure)
-    facts = describe(session)
-    entry = describe_entry(device, facts, session.findings)
+        run = CheckRun(device, folder, full)
+        evaluated = next((name for name in names if _objective(project, name) in ("causal", "masked")), names[0])
+        run.run_check("losses", LIMITS["losses"], names, checks.compare_losses)
+        run.run_check("formats", LIMITS["formats"], names, checks.compare_formats)
+        run.run_check("resume", LIMITS["resume"], [evaluated], checks.resume)
+        run.run_check("determinism", LIMITS["determinism"], [evaluated], checks.repeat)
+        run.run_check("evaluation", LIMITS["evaluation"], [evaluated], checks.evaluate)
+        run.run_check("speed", LIMITS["speed"], names, checks.measure)
+    facts = describe(run)
+    entry = describe_entry(device, facts, run.results)
     with atomic_file(output.with_suffix(".yaml"), "w") as file:
         file.write(entry)
-    write_json(output, {**facts, "findings": [asdict(finding) for finding in session.findings], "entry": entry})
-    return conclude(session.findings, output)
+    write_json(output, {**facts, "results": [asdict(result) for result in run.results], "entry": entry})
+    return conclude(run.results, output)
 
 
-def conclude(findings: Sequence[Finding], output: Path) -> str:
+def conclude(results: Sequence[CheckResult], output: Path) -> str:
     """Return the last sentence; raise it as a RelmError if a check failed or none passed."""
-    count = Counter(finding.outcome for finding in findings)
+    count = Counter(result.outcome for result in results)
     sentence = f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped"
     where = f"{output} has the figures, {output.with_suffix('.yaml')} the entry for docs/where-it-ran.yaml"
     if count["failed"]:
-        names = dict.fromkeys(f"{finding.check} of {finding.recipe}" for finding in findings if finding.outcome == "failed")
+        names = dict.fromkeys(f"{result.check} of {result.recipe}" for result in results if result.outcome == "failed")
         raise RelmError(f"NOT accepted: {sentence}: {', '.join(names)}. {where}")
     if not count["passed"]:
         raise RelmError(f"NOT accepted: {sentence}. {where}")
     return f"accepted: {sentence}; {where}"
 
 
-def describe(session: Session) -> dict[str, Any]:
+def describe(run: CheckRun) -> dict[str, Any]:
     """Return the facts on device, software and commit, without names of hosts and users."""
     code = read_commit()
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     facts = {
-        "device": session.device,
-        "stand_in": is_stand_in(session.device),
-        "full": session.full,
+        "device": run.device,
+        "stand_in": is_stand_in(run.device),
+        "full": run.full,
         "date": now,
         "commit": code["commit"],
         "changed": code["changed"],
         "relm": importlib.metadata.version("relm"),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "made_on": session.made_on,
+        "made_on": run.made_on,
         "limits": LIMITS,
     }
     hidden: dict[str, Any] = hide_names(facts)
     return hidden
 
 
-def describe_entry(device: str, facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
+def describe_entry(device: str, facts: Mapping[str, Any], results: Sequence[CheckResult]) -> str:
     """Return an entry for docs/where-it-ran.yaml: one row under the heading of the device."""
     named = next((other.name for other in DEVICES if other.simulator == device), device)
-    made_on, count = facts["made_on"], Counter(finding.outcome for finding in findings)
-    outcomes = Counter((finding.check, finding.outcome) for finding in findings)
-    speeds = [f"{finding.recipe}: {finding.sentence}" for finding in findings if finding.check == "speed" and finding.figures]
+    made_on, count = facts["made_on"], Counter(result.outcome for result in results)
+    outcomes = Counter((result.check, result.outcome) for result in results)
+    speeds = [f"{result.recipe}: {result.sentence}" for result in results if result.check == "speed" and result.figures]
     where = ", ".join([str(made_on.get("name", device)), *(f"{key} {made_on[key]}" for key in ("torch",) if key in made_on)])
     row: dict[str, Any] = {
         "what": "`relm accept`: " + ", ".join(dict.fromkeys(check for check, outcome in outcomes if outcome == "passed")),

@@ -1,17 +1,17 @@
-"""The checks of `relm accept`: each takes a session and a recipe, and returns a sentence and figures, or raises.
+"""The checks of `relm accept`: each takes a run and a recipe, and returns a sentence and figures, or raises.
 
-RelmError: failed; Skipped: it does not apply here. docs/devices.md has the limits and tolerances.
+RelmError: failed; NotApplicable: it does not apply here. docs/devices.md has the limits and tolerances.
 """
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
-from relm.forecast.acceptance.session import Session, Skipped, TooSlow
+from relm.forecast.acceptance.check_run import CheckRun, NotApplicable, TooSlow
 from relm.forecast.acceptance.twins import Form, name_phase, place_twin, twin_of, write_examples, write_text
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES, HOST, list_inference_devices
@@ -40,54 +40,54 @@ class Checks:
         self._twins: dict[str, tuple[Recipe, Path]] = {}
         self._runs: dict[tuple[str, str, Form], Path] = {}
 
-    def compare_losses(self, session: Session, name: str) -> tuple[str, dict[str, Any]]:
+    def compare_losses(self, run: CheckRun, name: str) -> tuple[str, dict[str, Any]]:
         """Compare the first losses in float32 without dropout with a CPU's."""
-        ours, theirs = (read_losses(self._train(session, name, device, "exact")) for device in (self.device, HOST))
+        ours, theirs = (read_losses(self._train(run, name, device, "exact")) for device in (self.device, HOST))
         first = {step: line for step, line in ours.items() if step <= EXACT_STEPS} or ours  # one call may take more steps
         return judge(find_difference(first, theirs, ("loss",)), self.exact, "float32 losses of the first steps")
 
-    def compare_formats(self, session: Session, name: str) -> tuple[str, dict[str, Any]]:
+    def compare_formats(self, run: CheckRun, name: str) -> tuple[str, dict[str, Any]]:
         """Compare all losses in the recipe's number formats, without dropout, with a CPU's in float32."""
-        ours = read_losses(self._train(session, name, self.device, "formats"))
-        theirs = read_losses(self._train(session, name, HOST, "exact"))
+        ours = read_losses(self._train(run, name, self.device, "formats"))
+        theirs = read_losses(self._train(run, name, HOST, "exact"))
         return judge(find_difference(ours, theirs, ("loss", "validation_loss")), self.wide, "losses in the recipe's formats")
 
-    def resume(self, session: Session, name: str) -> tuple[str, dict[str, Any]]:
+    def resume(self, run: CheckRun, name: str) -> tuple[str, dict[str, Any]]:
         """Kill a run twice, and compare the bytes of its end with those of a run that was not killed."""
-        whole, killed = self._train(session, name, self.device, "own"), session.new_path("killed")
+        whole, killed = self._train(run, name, self.device, "own"), run.new_path("killed")
         for kill_at in KILLS:
-            self._start(session, name, self.device, "own", killed, kill_at)
+            self._start(run, name, self.device, "own", killed, kill_at)
             if newest_checkpoint(killed / "checkpoints") is None:
                 raise RelmError(f"killed at {kill_at}, the run has no checkpoint to resume")
-        self._start(session, name, self.device, "own", killed)
+        self._start(run, name, self.device, "own", killed)
         require_same(digest(whole), digest(killed), "the run that was killed twice")
         return f"killed at {' and '.join(KILLS)}, and resumed to the same bytes", {"kills": list(KILLS), **digest(whole)}
 
-    def repeat(self, session: Session, name: str) -> tuple[str, dict[str, Any]]:
+    def repeat(self, run: CheckRun, name: str) -> tuple[str, dict[str, Any]]:
         """Train two more times in new processes, and compare the bytes."""
-        whole = self._train(session, name, self.device, "own")
+        whole = self._train(run, name, self.device, "own")
         for number in (1, 2):
-            again = session.new_path("again")
-            self._start(session, name, self.device, "own", again)
+            again = run.new_path("again")
+            self._start(run, name, self.device, "own", again)
             require_same(digest(whole), digest(again), f"repetition {number}")
         return "two repetitions in new processes have the same bytes", digest(whole)
 
-    def measure(self, session: Session, name: str) -> tuple[str, dict[str, Any]]:
+    def measure(self, run: CheckRun, name: str) -> tuple[str, dict[str, Any]]:
         """Take full-size steps, and report speed and memory."""
         declaration, recipe = DEVICES[self.device], self.project.plan(name).recipe
         if is_stand_in(self.device):
-            raise Skipped("a stand-in has neither the speed nor the memory of the device")
+            raise NotApplicable("a stand-in has neither the speed nor the memory of the device")
         if recipe.run.processes > 1:
-            raise Skipped(f"needs {recipe.run.processes} processes; give NAME@MACHINE with one accelerator")
-        if not declaration.runs_torch and not session.full:
-            raise Skipped("compiles for minutes at full size; --full does it")
+            raise NotApplicable(f"needs {recipe.run.processes} processes; give NAME@MACHINE with one accelerator")
+        if not declaration.runs_torch and not run.full:
+            raise NotApplicable("compiles for minutes at full size; --full does it")
         try:
-            steps = session.ask_worker("steps", name=name, device=self.device, full=session.full)
+            steps = run.ask_worker("steps", name=name, device=self.device, full=run.full)
         except TooSlow:
-            raise Skipped("its steps take longer than the time of this check") from None
+            raise NotApplicable("its steps take longer than the time of this check") from None
         except RelmError as error:
             if "memory" in str(error):
-                raise Skipped(f"does not fit: {error}") from None
+                raise NotApplicable(f"does not fit: {error}") from None
             raise
         if not math.isfinite(steps["loss"]) or steps["tokens_per_second"] <= 0:
             raise RelmError(f"the loss is {steps['loss']}, at {steps['tokens_per_second']:.3g} tokens/s")
@@ -96,24 +96,24 @@ class Checks:
         memory = "memory not reported" if steps["memory_bytes"] is None else format_bytes(steps["memory_bytes"])
         return f"{steps['tokens_per_second']:,.0f} tokens/s, {memory}", steps
 
-    def evaluate(self, session: Session, name: str) -> tuple[str, dict[str, Any]]:
+    def evaluate(self, run: CheckRun, name: str) -> tuple[str, dict[str, Any]]:
         """Evaluate the trained twin on the CPU and on the device."""
         if self.device not in list_inference_devices():
-            raise Skipped(f"relm evaluates models on the CPU where run.device is {self.device}; formats has its held-out loss")
-        model, (twin, examples) = self._train(session, name, self.device, "own") / "model", self._twin(session, name)
-        objective, text = twin.pretrain[name_phase(twin)].objective, session.new_path("text.txt")
+            raise NotApplicable(f"relm evaluates models of {self.device} on the CPU; formats has its held-out loss")
+        model, (twin, examples) = self._train(run, name, self.device, "own") / "model", self._twin(run, name)
+        objective, text = twin.pretrain[name_phase(twin)].objective, run.new_path("text.txt")
         write_text(text)
         commands = {
             "causal": ["perplexity", "--file", str(text)],
             "masked": ["masked-lm", "--manifest", str(examples / "manifest.json"), "--recipe", f"smoke/{name}"],
         }
         if objective not in commands:
-            raise Skipped(f"no evaluation of {objective} runs on {self.device}")
+            raise NotApplicable(f"no evaluation of {objective} runs on {self.device}")
         figures = list[Mapping[str, float]]()
         for device in (self.device, HOST):
-            output = session.new_path("evaluated.json")
+            output = run.new_path("evaluated.json")
             words = [*commands[objective], "--model", str(model), "--device", device, "--output", str(output)]
-            status, stderr = session.run_python(["-m", "relm", *words])
+            status, stderr = run.run_python(["-m", "relm", *words])
             if status:
                 raise RelmError(f"relm {commands[objective][0]} --device {device}: {stderr.strip().splitlines()[-1]}")
             figures.append(read_json(output)["figures"])
@@ -122,30 +122,30 @@ class Checks:
             find_difference({0: figures[0]}, {0: figures[1]}, names), self.exact, f"figures of {commands[objective][0]}"
         )
 
-    def _twin(self, session: Session, name: str) -> tuple[Recipe, Path]:
+    def _twin(self, run: CheckRun, name: str) -> tuple[Recipe, Path]:
         """Return a recipe's twin and the folder of its examples, made once."""
         if name not in self._twins:
             twin = twin_of(self.project, name)
             language = self.project.plan(name).dataset.language
-            self._twins[name] = twin, write_examples(twin, language, session.new_path("examples"))
+            self._twins[name] = twin, write_examples(twin, language, run.new_path("examples"))
         return self._twins[name]
 
-    def _train(self, session: Session, name: str, device: str, form: Form) -> Path:
+    def _train(self, run: CheckRun, name: str, device: str, form: Form) -> Path:
         """Return the folder of a finished run, which several checks may read."""
         key = name, device, form
         if key not in self._runs:
-            folder = session.new_path(f"{device}-{form}")
-            self._start(session, name, device, form, folder)
+            folder = run.new_path(f"{device}-{form}")
+            self._start(run, name, device, form, folder)
             self._runs[key] = folder
         return self._runs[key]
 
-    def _start(self, session: Session, name: str, device: str, form: Form, folder: Path, kill_at: str = "") -> None:
+    def _start(self, run: CheckRun, name: str, device: str, form: Form, folder: Path, kill_at: str = "") -> None:
         """Train a twin in a new process, from its newest checkpoint."""
-        twin, examples = self._twin(session, name)
+        twin, examples = self._twin(run, name)
         recipe = place_twin(twin, device, form).model_dump(mode="json")
-        session.ask_worker("train", kill_at=kill_at, recipe=recipe, examples=str(examples), folder=str(folder))
+        run.ask_worker("train", kill_at=kill_at, recipe=recipe, examples=str(examples), folder=str(folder))
         if device == self.device and not kill_at:
-            session.made_on = read_state(_last(folder))["made_on"]
+            run.made_on = read_state(_last(folder))["made_on"]
 
 
 def is_stand_in(device: str) -> bool:
@@ -205,6 +205,3 @@ def _last(folder: Path) -> Path:
     if checkpoint is None:
         raise RelmError(f"{folder}: the run has no checkpoint")
     return checkpoint
-
-
-Check = Callable[[Session, str], tuple[str, dict[str, Any]]]

@@ -25,12 +25,14 @@ from relm.recipes.redaction import mask_secrets
 from relm.training.interruption import STOP_WITH_PARENT
 from relm.training.kill_points import KILL_AT
 
+Check = Callable[["CheckRun", str], tuple[str, dict[str, Any]]]
+"""Take the run and a recipe's name, and return a sentence and figures, or raise."""
 Outcome = Literal["passed", "failed", "skipped"]
 LONGEST_FULL = 3600
 """Seconds of each check with --full."""
 
 
-class Skipped(Exception):
+class NotApplicable(Exception):
     """A check does not apply here; the message is the reason."""
 
 
@@ -39,7 +41,7 @@ class TooSlow(RelmError):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The outcome of one check on one recipe."""
 
     check: str
@@ -51,16 +53,17 @@ class Finding:
 
 
 @dataclass
-class Session:
-    """What all checks share."""
+class CheckRun:
+    """The device, folder, time and results that all checks share."""
 
     device: str
     folder: Path
     full: bool
-    findings: list[Finding] = field(default_factory=list)
+    results: list[CheckResult] = field(default_factory=list)
     made_on: dict[str, Any] = field(default_factory=dict)
     """The description of the device that a training process opened."""
-    _deadline: float = 0.0
+    _deadline: float = field(default_factory=time.monotonic)
+    """When the current check must end; time that a check leaves is the next one's."""
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
 
     def new_path(self, name: str) -> Path:
@@ -68,28 +71,33 @@ class Session:
         return self.folder / f"{next(self._numbers):03}-{name}"
 
     def run_check(
-        self, check: str, seconds: int, recipes: Sequence[str], function: Callable[["Session", str], tuple[str, dict[str, Any]]]
+        self,
+        check: str,
+        seconds: int,
+        recipes: Sequence[str],
+        function: Check,
     ) -> None:
         """Run a check on each recipe until its time is over, and print a line for each; a failure stops nothing."""
-        self._deadline = time.monotonic() + (LONGEST_FULL if self.full else seconds)
+        self._deadline += LONGEST_FULL if self.full else seconds
         longest = 0.0
         for recipe in recipes:
             started = time.monotonic()
             outcome: Outcome = "passed"
             figures: dict[str, Any] = {}
             try:
-                if longest > self._deadline - started:
-                    raise Skipped(f"the {seconds} s of this check are over; --full gives it {LONGEST_FULL:,}")
+                left = self._deadline - started
+                if longest > left or left <= 0:
+                    raise NotApplicable(f"{max(0, left):.0f} s are left for this check; --full gives it {LONGEST_FULL:,}")
                 sentence, figures = function(self, recipe)
-            except Skipped as reason:
+            except NotApplicable as reason:
                 outcome, sentence = "skipped", str(reason)
             except (RelmError, OSError) as error:
                 outcome, sentence = "failed", str(error)
             took = time.monotonic() - started
             longest = max(longest, took)
-            finding = Finding(check, recipe, outcome, hide_names(sentence), round(took, 1), figures)
-            self.findings.append(finding)
-            print(f"{outcome:8} {check:12} {recipe}: {escape_for_terminal(finding.sentence)} ({took:.0f} s)", flush=True)
+            result = CheckResult(check, recipe, outcome, hide_names(sentence), round(took, 1), figures)
+            self.results.append(result)
+            print(f"{outcome:8} {check:12} {recipe}: {escape_for_terminal(result.sentence)} ({took:.0f} s)", flush=True)
 
     def ask_worker(self, task: str, kill_at: str = "", **request: Any) -> dict[str, Any]:
         """Run a task in a separate process, and return its answer; `kill_at` is a point at which it must kill itself.
@@ -113,7 +121,7 @@ class Session:
         raise RelmError(f"the process ended with {status}: {lines[-1] if lines else 'without a message'}")
 
     def run_python(self, words: Sequence[str], environment: Mapping[str, str] = {}) -> tuple[int, str]:
-        """Run Python in its own session within the check's time; return its exit status and its standard error."""
+        """Run Python in its own run within the check's time; return its exit status and its standard error."""
         log = self.new_path("stderr.txt")
         whole = {**os.environ, STOP_WITH_PARENT: "1", **environment}
         with open(log, "wb") as file:
@@ -150,8 +158,8 @@ def temporary_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
