@@ -79,10 +79,7 @@ def accept(project: Project, device: str | None, names: Sequence[str], full: boo
     if not names:
         raise RelmError(f"--device {device}: no recipe trains on it; give NAME")
     checks = Checks(project, device)
-    print(
-        f"accepting {device}{' (a stand-in)' if is_stand_in(device) else ''} with {len(names)} recipe{'' if len(names) == 1 else 's'}",
-        flush=True,
-    )
+    print(f"accepting {device}{' (a stand-in)' if is_stand_in(device) else ''}, recipes: {len(names)}", flush=True)
     with temporary_folder() as folder:
         run = CheckRun(device, folder, full)
         evaluated = next((name for name in names if _objective(project, name) in ("causal", "masked")), names[0])

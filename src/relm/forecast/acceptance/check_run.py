@@ -91,8 +91,8 @@ class CheckRun:
                 sentence, figures = function(self, recipe)
             except NotApplicable as reason:
                 outcome, sentence = "skipped", str(reason)
-            except (RelmError, OSError) as error:
-                outcome, sentence = "failed", str(error)
+            except Exception as error:  # on new hardware anything may fail
+                outcome, sentence = "failed", str(error) if isinstance(error, RelmError) else f"{type(error).__name__}: {error}"
             took = time.monotonic() - started
             longest = max(longest, took)
             result = CheckResult(check, recipe, outcome, hide_names(sentence), round(took, 1), figures)
