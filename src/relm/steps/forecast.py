@@ -118,7 +118,7 @@ def verify_start(a: Arguments) -> str:
 
 
 @command(
-    "accept a machine's device: train smoke twins, compare with the CPU, kill and resume, repeat, measure, and evaluate",
+    "compare this machine's TPU, IPU or GPU with the CPU: losses, kills, repetitions, an evaluation, and its speed and memory",
     argument("names", type=recipe_name, nargs="*", metavar="NAME", help="recipes, or NAME@MACHINE; default: all of the device"),
     argument("--device", choices=_list_devices, help="default: the first accelerator of this machine"),
     argument("--full", action="store_true", help="an hour for each check, and full-size steps on devices that compile them"),
