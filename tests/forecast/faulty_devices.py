@@ -29,13 +29,11 @@ class WrongInput(Sound):
         return changed
 
 
-class WrongSign(Sound):
-    """Negates gradients, so that losses rise."""
+class ConstantInput(Sound):
+    """Replaces all tokens by one, which the model learns soon."""
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.neg_()
+    def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {**batch, "input_ids": torch.full_like(batch["input_ids"], 7)}
 
 
 class Counting(Sound):
@@ -77,7 +75,7 @@ class WithoutMemory(Sound):
 DEVICES_HERE = {
     "sound": Sound,
     "wrong_input": WrongInput,
-    "wrong_sign": WrongSign,
+    "constant_input": ConstantInput,
     "counting": Counting,
     "random": Random,
     "wrong_weights": WrongWeights,
