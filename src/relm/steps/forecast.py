@@ -5,11 +5,27 @@ import os
 from pathlib import Path
 
 from relm.errors import RelmError
+from relm.recipes.devices import DEVICES
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName
-from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, argument, command, path, plan_of, positive
+from relm.steps.contract import (
+    FINGERPRINT,
+    RECIPE,
+    Arguments,
+    argument,
+    command,
+    path,
+    plan_of,
+    positive,
+    recipe_name,
+    require_checkout,
+)
 
 log = logging.getLogger(__name__)
+
+
+def _list_devices() -> list[str]:
+    return [declaration.name for declaration in DEVICES]
 
 
 @command(
@@ -99,3 +115,21 @@ def verify_start(a: Arguments) -> str:
     plan = plan_of(a)
     name = RunName.parse(plan.name)._replace(machine=None)  # smoke/NAME has no original, so no file
     return describe_start(plan, Path("recipes", "starts", f"{name}.yaml"))
+
+
+@command(
+    "compare this machine's TPU, IPU or GPU with the CPU: losses, kills, repetitions, an evaluation, and its speed and memory",
+    argument("names", type=recipe_name, nargs="*", metavar="NAME", help="recipes, or NAME@MACHINE; default: all of the device"),
+    argument("--device", choices=_list_devices, help="default: the first accelerator of this machine"),
+    argument("--full", action="store_true", help="an hour for each check, and full-size steps on devices that compile them"),
+    path("--output", "default: accept.json; the entry has the same name with .yaml", required=False),
+    epilog="Takes at most 20 minutes without --full, downloads nothing, and trains on generated text. A check that fails "
+    "stops no other; the exit status is then 1. Ctrl-C or TERM ends it and writes nothing; an earlier accept.json stays. The "
+    "next call starts from the beginning. With PJRT_DEVICE=CPU, XLA's CPU client stands in for a TPU, and "
+    "ipu_simulator for an IPU.",
+)
+def accept(a: Arguments) -> str:
+    from relm.forecast.acceptance.acceptance import accept
+
+    require_checkout()
+    return accept(Project(), a.device, a.names, full=a.full, output=a.output or Path("accept.json"))
