@@ -1,6 +1,7 @@
 """Any folder of a BERT or RoBERTa gives the logits of transformers, and others are refused with a message."""
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
