@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -241,3 +242,29 @@ def test_finite_weights_with_logits_that_are_not_are_refused(tmp_path: Path) -> 
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(RelmError, match="the logits are not finite, though the weights are: "):
         load_masked(tmp_path, VOCABULARY, ALONE)
+
+
+def leave_out(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["cls.predictions.bias"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def unknown_switch(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"relm": {"depth": 2}}))
+
+
+@pytest.mark.parametrize("spoil", [leave_out, unknown_switch])
+def test_a_folder_that_cannot_be_trusted_is_refused_in_one_sentence(
+    spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = bert(tmp_path / "m")
+    spoil(folder)
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(RelmError, match="cannot be read as a masked language model: ") as raised,
+    ):
+        load_masked(folder, 5, ALONE)
+    assert str(raised.value).startswith(f"{folder}: ")
+    assert "\n" not in str(raised.value)
