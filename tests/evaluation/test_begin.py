@@ -21,6 +21,7 @@ from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.samples import write_samples
 from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
+from relm.evaluation.harness.tasks import tokenizer_folder
 from relm.evaluation.lambada import evaluate_lambada, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
@@ -233,3 +234,9 @@ def test_samples_begin_with_the_tokens_that_the_tokenizer_adds_or_else_with_the_
         write_samples(folder, folder / "tokenizer.json", Samples(prompt=["the"]), ONE_THREAD, output=tmp_path / "s.json")
         begins.append(read_json(tmp_path / "s.json")["protocol"]["begins_with"])
     assert begins == ["<s>", "<s>", "an end of text"]
+
+
+def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((folders[True] / "tokenizer.json").read_bytes())
+    folder = tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}, tmp_path / "made")
+    assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"

@@ -372,3 +372,16 @@ def test_a_gpu_scores_as_a_cpu_does(tmp_path: Path, evaluated, precision: Any) -
             for device in ("cpu", "cuda")
         ]
         assert nats[1] == pytest.approx(nats[0], rel=1e-4 if precision == "float32" else 0.05, abs=1e-3)
+
+
+def test_relm_s_switches_that_are_unknown_are_refused(tmp_path: Path, evaluated) -> None:
+    folder = shutil.copytree(evaluated.model, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "relm": {"wings": True}}))
+    assert "relm.wings is unknown" in refusal(folder, 257)
+
+
+def test_a_weight_of_relm_s_own_model_that_is_not_finite_is_named(tmp_path: Path, evaluated) -> None:
+    folder = shutil.copytree(evaluated.model, tmp_path / "model")
+    spoil(folder, "transformer.h.1.ln_2.bias", np.nan)
+    assert refusal(folder, 257) == NOT_FINITE.format("transformer.h.1.ln_2.bias", "nan")

@@ -199,3 +199,14 @@ def test_it_takes_the_steps_of_transformers_own_model_from_identical_weights(
     names = {"labels": "class_labels" if labels > 1 else "scores"}
     steps = TransformersSteps(tuned, start, AutoModelForSequenceClassification, OBJECTIVES[labels], "glue", names)
     steps.require_same(steps=len(EXAMPLES[task]) * 4)
+
+
+@pytest.mark.parametrize("lost", ["train.arrow", "train.arrow.json", "manifest.json"])
+def test_lost_examples_are_written_again(lost: str, models: dict[str, Path], tmp_path: Path) -> None:
+    tuned = Tuned(models["bert"], tmp_path, SHORT.model_copy(update={"epochs": 1, "seeds": 1}))
+    tuned.run()
+    (tmp_path / "result.json").unlink()
+    (tuned.runs / "seed-5" / "figures.json").unlink()
+    (tuned.runs / "examples" / lost).unlink()
+    tuned.run()
+    assert (tuned.runs / "examples" / lost).exists()

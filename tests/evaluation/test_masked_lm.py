@@ -280,3 +280,7 @@ def test_a_loss_whose_perplexity_overflows_is_reported_in_nats(evaluate: Callabl
 def test_examples_without_a_masked_token_are_an_error(evaluate: Callable) -> None:
     with pytest.raises(RelmError, match="no token of 3 held-out examples was masked; use more examples, or another seed"):
         evaluate(masked={"selection": "bernoulli", "probability": 1e-6}, limit=3)
+
+
+def test_one_redraw_has_no_spread(evaluate: Callable) -> None:
+    assert "redrawn_perplexity_standard_deviation" not in evaluate(redraws=1)["figures"]

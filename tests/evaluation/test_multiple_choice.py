@@ -197,3 +197,12 @@ def test_a_choice_of_which_nothing_can_be_scored_is_named(model: Path) -> None:
     ]
     with pytest.raises(RelmError, match=r"f, line 2: .*leaves llm_c no token of a choice to score"):
         encoder_of(model).encode("llm_c", questions)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("no JSON", "line 1: not JSON"), ("[1]", r"line 1: expected an object, found \[1\]")]
+)
+def test_a_line_that_is_no_object_is_named(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_text(line + "\n")
+    with pytest.raises(RelmError, match=message):
+        read_questions(tmp_path / "f.jsonl", None, "blimp", None)

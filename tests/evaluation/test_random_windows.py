@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from relm.artifact import read_json, sha256_of
+from relm.errors import RelmError
 from relm.evaluation import random_windows
 from relm.evaluation.execution import Execution
 from relm.evaluation.random_windows import estimate, evaluate_random_windows
@@ -78,3 +79,8 @@ def test_one_batch_has_no_standard_error() -> None:
         "loss": 2.0,
         "loss_standard_error": pytest.approx(1 / np.sqrt(3)),
     }
+
+
+def test_a_context_that_does_not_fit_is_refused(tmp_path, evaluated) -> None:
+    with pytest.raises(RelmError, match="has 16 positions; a context of 17 does not fit"):
+        found(tmp_path, evaluated, context=17)

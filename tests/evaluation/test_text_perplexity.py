@@ -1,6 +1,7 @@
 import hashlib
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +250,22 @@ def test_wikitext_2_raw_has_the_tokens_and_pages_that_others_count(shared_data: 
     assert len(found) == 62
     assert [page.split("\n")[0] for page in found].count(" = 1 rad / s and a nominal impedance k = ") == 1
     assert "\n".join([" ", *found]) == text
+
+
+def test_another_file_and_no_file_are_errors_by_name(tmp_path: Path, evaluated) -> None:
+    file = tmp_path / "wiki.test.tokens"
+    evaluate = partial(
+        evaluate_text,
+        model_folder=evaluated.model,
+        tokenizer=evaluated.tokenizer,
+        file=file,
+        output=tmp_path / "eval.json",
+        task="eval",
+        options=TextPerplexity(),
+    )
+    with pytest.raises(RelmError, match=r"wiki\.test\.tokens: cannot be read: No such file"):
+        evaluate()
+    file.write_text("altered")
+    with pytest.raises(RelmError, match=r"wiki\.test\.tokens: has sha256 [0-9a-f]{64}, expected 0{64}\. Give the file"):
+        evaluate(file_sha256="0" * 64)
+    assert not (tmp_path / "eval.json").exists()

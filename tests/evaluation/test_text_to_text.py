@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -160,3 +161,16 @@ def test_lengths_beyond_the_positions_are_refused(folders) -> None:
     with pytest.raises(RelmError, match="has 20 positions; 21 tokens do not fit"):
         require_lengths(model, 8, 21)
     require_lengths(load_text_to_text(folders["t5"], VOCABULARY, EXECUTION), 10_000, 10_000)
+
+
+def test_a_weight_that_is_not_finite_is_named(folders, tmp_path: Path) -> None:
+    for name in folders:
+        folder = shutil.copytree(folders[name], tmp_path / name)
+        weights = load_file(folder / "model.safetensors")
+        spoiled = next(key for key in weights if key.endswith("norm.weight"))
+        weights[spoiled][-1] = torch.nan
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(
+            RelmError, match=f"{name}: the weight {spoiled} has nan, expected finite numbers: training diverged"
+        ):
+            load_text_to_text(folder, VOCABULARY)

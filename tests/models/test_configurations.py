@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from architectures import BERT, GPT2, LLAMA, PAIRS, T5_11, form
 from transformers import AutoConfig
 
-from relm.models.bert import BertConfig
+from relm.models.bert import Bert, BertConfig
 from relm.models.gpt2 import Gpt2Config
 from relm.models.llama_configuration import LlamaConfig, feed_forward_width
 from relm.models.t5 import T5Config
@@ -170,3 +171,10 @@ def test_the_configuration_of_a_romanian_mt5_is_read() -> None:
 def test_the_feed_forward_width_is_that_of_published_models() -> None:
     assert [feed_forward_width(width, 256) for width in (4096, 5120, 6656, 8192)] == [11008, 13824, 17920, 22016]
     assert feed_forward_width(64, 4) == 172
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "7"])
+def test_a_config_that_is_no_json_object_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"config\.json: is not a JSON object"):
+        Bert.from_folder(tmp_path)

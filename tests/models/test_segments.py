@@ -146,3 +146,9 @@ def test_only_the_positions_that_are_read_pass_from_the_last_layer_to_the_head()
     assert shapes["layers.0"] == {"hidden": (3, 10, 8)}
     assert shapes["layers.1"] == {"hidden": (3, 1 + 4, 8)}
     assert set(shapes["head"]) == {f"{t}.{k}" for t in ("masked_token", "next_sentence") for k in ("nats", "count", "correct")}
+
+
+def test_sequences_that_are_too_long_are_refused_by_segments_too() -> None:
+    long = {"input_ids": torch.zeros(1, 7, dtype=torch.int64), "labels": torch.zeros(1, 7, dtype=torch.int64)}
+    with pytest.raises(ValueError, match="7 tokens, but the model has 6 positions"):
+        through_segments(Gpt2(GPT2), long)
