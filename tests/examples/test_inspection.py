@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from relm.artifact import write_sidecar
+from relm.artifact import read_sidecar, sha256_of, write_sidecar
 from relm.errors import RelmError
 from relm.examples.inspection import inspect
 from relm.examples.manifest import length_histogram, write_manifest
@@ -235,3 +235,21 @@ def test_a_file_that_cannot_be_shown_is_refused(tmp_path, wordpiece, loaded) -> 
     wordpiece.write_text(wordpiece.read_text().replace('"ran"', '"runs"'))
     with pytest.raises(RelmError, match=r"wordpiece\.json: sha256 is .*b\.arrow was made with a tokenizer of sha256"):
         inspect(path, wordpiece, 1)
+
+
+def test_files_that_are_not_the_recorded_ones_are_refused_by_name(tmp_path, loaded) -> None:
+    """Each change leaves a file and an index that fit each other."""
+    path, index = stream(tmp_path / "a.bin", loaded, [[5, 6, 7], [8, 9], [13]]), tmp_path / "a.idx"
+    write_sidecar(path, **{**read_sidecar(path), "idx_sha256": sha256_of(index)})
+    good = index.read_bytes(), path.read_bytes()
+    stream(tmp_path / "b.bin", loaded, [[5, 6], [7, 8, 9], [13]])
+    index.write_bytes((tmp_path / "b.idx").read_bytes())
+    with pytest.raises(RelmError, match=r"a\.idx: not the index that .*a\.bin\.json lists"):
+        inspect(path, None, 1)
+    index.write_bytes(good[0])
+    path.write_bytes(good[1][::-1])
+    with pytest.raises(RelmError, match=r"a\.bin: changed: sha256 is .*, but .*a\.bin\.json says"):
+        inspect(path, None, 1)
+    path.with_name("a.bin.json").unlink()
+    with pytest.raises(RelmError, match=r"a\.bin\.json: no such file"):
+        inspect(path, None, 1)

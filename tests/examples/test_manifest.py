@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,24 @@ def test_a_split_without_documents_is_refused_but_an_empty_shard_is_not(tmp_path
     for shards in ([empty], []):
         with pytest.raises(RelmError, match="split held_out has no documents in any shard"):
             write_manifest({"train": [sidecar(tmp_path / "a.train.bin")], "held_out": shards}, tmp_path / "m.json")
+
+
+def test_a_manifest_with_a_fault_names_the_key(tmp_path) -> None:
+    path = tmp_path / "manifest.json"
+    write_manifest({"train": [sidecar(tmp_path / "a.train.bin")]}, path)
+    good = path.read_text()
+    for old, new, message in (
+        ('"vocabulary_size": 400', '"vocabulary_size": "400"', "tokenizer.vocabulary_size: .* valid integer, found '400'"),
+        ('"dtype": "uint16",', "", r"splits\.train\.shards\.0\.dtype: Field required"),
+        ('"causal"', '"guessing"', "objective: expected causal, masked, seq2seq, .*, score, found 'guessing'"),
+        ('"layout": "tokens"', '"layout": "rows"', "layout: expected tokens, table, found 'rows'"),
+        ('"examples": null', '"examples": "7"', "examples: Input should be a valid integer, found '7'"),
+        ('"mask": null', '"mask": true', r"special\.mask: Input should be a valid integer, found True"),
+        ('"splits"', '"parts"', "splits: Field required"),
+    ):
+        path.write_text(good.replace(old, new))
+        with pytest.raises(RelmError, match=message):
+            read_manifest(path)
+    path.write_text(json.dumps([1]))
+    with pytest.raises(RelmError, match="Input should be an object, found"):
+        read_manifest(path)

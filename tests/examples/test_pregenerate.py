@@ -16,6 +16,8 @@ from relm.examples import pregenerate as module
 from relm.examples.chunks import Chunk, encode_chunk
 from relm.examples.documents import Lines, chunks_of, counts_of
 from relm.examples.pregenerate import check_in_background, pregenerate_stream
+from relm.examples.tokenization.byte_level import ByteLevel
+from relm.examples.tokenization.encoder import Disagreement
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.recipes.objectives import Objective
 
@@ -273,3 +275,19 @@ def test_a_changed_file_is_reported_as_such_even_if_the_block_finds_another_faul
     sidecar_of(documents).unlink()
     with check_in_background(documents) as checked:
         assert checked() == (sha256_of(documents), False)
+
+
+def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
+    line = write_documents("a.jsonl", prose[:1]).read_bytes()
+    monkeypatch.setattr(ByteLevel, "encoded", lambda self, texts: [np.zeros(1, dtype=np.int32)])
+    sha256 = load_tokenizer(tokenizer).sha256
+    found = []
+    for mib in range(9):
+        with open(tmp_path / "holes.jsonl", "wb") as file:
+            file.seek(mib * 2**20)
+            file.write(line)
+        try:
+            chunk(Lines(tmp_path / "holes.jsonl", 1, mib * 2**20, len(line)), tokenizer, sha256)
+        except Disagreement:
+            found.append(mib)
+    assert found == [0, 4, 8]

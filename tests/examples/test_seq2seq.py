@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relm.artifact import read_sidecar, sha256_of
+from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.columns import Ragged
 from relm.examples.contract import IGNORED
@@ -183,3 +183,11 @@ def test_without_a_token_for_padding_the_end_stands_in_behind_the_attention(tabl
 def test_an_example_that_does_not_exist_is_refused(tables) -> None:
     with pytest.raises(IndexError, match="requested 5"):
         Seq2SeqExamples(tables, objective(), SPECIAL).batch(np.array([5]), np.array([0]))
+
+
+def test_a_faulty_line_is_named(tmp_path, words, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["să"])
+    documents.write_text(documents.read_text() + "no document\n")
+    sidecar_of(documents).unlink()
+    with pytest.raises(RelmError, match=r"a\.jsonl, line 2: not valid JSON"):
+        pregenerate_seq2seq(documents, words, tmp_path / "a.arrow", objective(), "ro", workers=1)

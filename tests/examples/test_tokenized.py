@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relm.artifact import sha256_of
+from relm.artifact import sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import tokenized as module
@@ -159,5 +159,19 @@ def test_ids_that_are_not_in_the_vocabulary_are_refused(wordpiece, write_documen
     with (
         pytest.raises(RelmError, match=r"token ids 300 to 300, but the vocabulary has 0 to 299"),
         tokenize_documents(documents, wordpiece, "lines", "en", 1),
+    ):
+        pass
+
+
+def test_faulty_inputs_are_refused_by_name(tmp_path, wordpiece, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["one two"])
+    documents.write_bytes(documents.read_bytes().replace(b"two", b"2wo"))
+    with pytest.raises(RelmError, match="changed since it was made"), tokenize_documents(documents, wordpiece, "lines", "en"):
+        pass
+    sidecar_of(documents).unlink()
+    documents.write_bytes(b'{"id":"1","title":"","text":"\xff"}\n')
+    with (
+        pytest.raises(RelmError, match=r"a\.jsonl, line 1: not valid JSON in UTF-8"),
+        tokenize_documents(documents, wordpiece, "lines", "en"),
     ):
         pass

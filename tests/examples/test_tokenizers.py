@@ -351,3 +351,16 @@ def test_vocabularies_that_are_not_what_they_should_be_are_refused_by_name(tmp_p
     with pytest.raises(RelmError, match=r"spiece\.model: expected a Unigram model with a table of characters"):
         import_tokenizer("t5_sentencepiece", {"spiece.model": model}, output)
     assert not output.exists()
+
+
+def test_documents_that_changed_since_extraction_are_refused(tmp_path, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["low low low"])
+    documents.write_bytes(documents.read_bytes().replace(b"low low", b"lax lax"))
+    with pytest.raises(RelmError, match="changed since it was made"):
+        train_tokenizer("byte_level_bpe", [documents], 258, 100, tmp_path / "t.json")
+
+
+def test_a_tokenizer_that_changed_since_it_was_made_is_refused(tokenizer) -> None:
+    tokenizer.write_bytes(tokenizer.read_bytes() + b"\n")
+    with pytest.raises(RelmError, match="its sidecar says"):
+        load_tokenizer(tokenizer)
