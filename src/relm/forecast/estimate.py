@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
+from relm.forecast.checkpoint_interval import Saving, interval_lines
 from relm.forecast.compilation.consequences import consequences_lines
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork, machine_lines
@@ -86,6 +87,9 @@ def describe_estimate(
     seeds = plan.recipe.seeds
     work = seeds * [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
     lines += ["", *_total_lines(seeds * estimates, seeds), *machine_lines(work, plan.recipe.run, known, price)]
+    sizes = [disk_bytes(config, each.phase, each.run).checkpoint for each in estimates]
+    savings = [Saving(each.name, part, size) for each, part, size in zip(estimates, work, sizes, strict=False)]
+    lines += interval_lines(savings, plan.recipe.run, plan.machine)
     return "\n".join([*lines, *compiled_lines(plan)])
 
 

@@ -10,6 +10,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,57 @@ def test_an_object_that_is_larger_than_its_entry_is_given_up_at_once(pushed: Pla
     assert files_in(Path("work")) == {}
 
 
+def test_credentials_that_expire_in_the_middle_lose_nothing(plan: Plan, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, before, real_move = list[str](), files_in(plan.run_folder), type(memory).mv
+
+    def move(files: Any, source: str, target: str) -> None:
+        if len(written) == 3:
+            raise PermissionError("The provided token has expired.")
+        written.append(target)
+        real_move(files, source, target)
+
+    with monkeypatch.context() as expired:
+        expired.setattr(type(memory), "mv", move)
+        with pytest.raises(RelmError, match=r"cannot be written: the credentials have expired .* renew them"):
+            push(URL, [plan])
+    assert Store(URL).indexes() == []
+    assert files_in(plan.run_folder) == before
+    assert "8 files, 5 of them sent" in push(URL, [plan])
+
+
+@pytest.mark.parametrize("fault", ["lost", "truncated"])
+def test_an_object_that_is_lost_or_truncated_is_named_and_sent_again(
+    plan: Plan, memory: Any, fault: str, tmp_path: Path
+) -> None:
+    push(URL, [plan])
+    name = next(f"/bucket/objects/{file.sha256}" for file in newest_index().files if file.path.endswith("20/model.safetensors"))
+    content = memory.cat_file(name)
+    memory.rm_file(name)
+    if fault == "truncated":
+        memory.pipe_file(name, content[:-1])
+    shutil.copytree("work", tmp_path / "whole")
+    shutil.rmtree("work")
+    with pytest.raises(RelmError, match="no such bucket, folder or object" if fault == "lost" else "damaged"):
+        Puller(Store(URL), Project().plan("tiny"), newest_index()).pull()
+    shutil.rmtree("work", ignore_errors=True)
+    shutil.copytree(tmp_path / "whole", "work")
+    if fault == "truncated":
+        with pytest.raises(RelmError, match=r"changed in the store; delete that object and push again"):
+            push(URL, [Project().plan("tiny")])
+        memory.rm_file(name)
+    assert "1 of them sent" in push(URL, [Project().plan("tiny")])
+    assert memory.cat_file(name) == content
+
+
+def test_two_machines_may_push_one_run_at_the_same_time(plan: Plan, memory: Any) -> None:
+    with ThreadPoolExecutor(2) as machines:
+        list(machines.map(lambda _: push_run(Store(URL), plan), range(2)))
+    assert {len(Store(URL).index(name).files) for name in Store(URL).indexes()} == {8}
+    shutil.rmtree("work")
+    Puller(Store(URL), Project().plan("tiny"), newest_index()).pull()
+    assert (plan.run_folder / "main/checkpoints/step-00000020/model.safetensors").read_text() == "model.safetensors 20"
+
+
 LINKS = [
     "work/runs",
     "work/runs/tiny",
@@ -379,6 +431,12 @@ def test_a_folder_of_ones_own_is_named_and_not_pushed(plan: Plan, memory: Any, c
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device; run the same command again"),
         (ImportError("Please install gcsfs to access Google Storage"), "gcsfs is not installed .*`make DEVICE=tpu"),
         (RuntimeError("connection reset"), "RuntimeError: connection reset; run the same command again"),
+        (PermissionError("The provided token has expired."), "credentials have expired .*; renew them, then run the same"),
+        (PermissionError("The security token included in the request is expired"), "credentials have expired"),
+        (
+            PermissionError("The difference between the request time and the current time is too large."),
+            "this machine's clock differs from the store's .*; set it, then run the same command again",
+        ),
     ],
 )
 def test_a_fault_of_a_store_says_what_to_do_and_no_secret(error: Exception, message: str) -> None:

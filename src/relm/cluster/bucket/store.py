@@ -204,6 +204,10 @@ def explain_error(error: Exception) -> str:
         )
     if "Protocol not known" in said:
         return f"{said}; give an address such as gs://bucket/folder or file:///disk/folder"
+    if re.search(r"request time|RequestTimeTooSkewed|reasonable timeframe", said):
+        return f"this machine's clock differs from the store's ({said}); set it, then {AGAIN}"
+    if re.search(r"(?i)(token|credentials?)\b.*\bexpired|ExpiredToken", said):
+        return f"the credentials have expired ({said}); renew them, then {AGAIN}"
     if type(error).__module__.startswith("google.auth"):
         return f"no credentials here ({type(error).__name__}); {RIGHTS}"
     if isinstance(error, PermissionError) or getattr(error, "code", None) in (401, 403) or said.startswith("Forbidden"):
