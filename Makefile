@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist
 # Each step is a separate process: without the compiled modules of an earlier one it compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chaos soak language test-gpu test-py38 licences wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: chaos soak coverage language test-gpu test-py38 licences wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -46,6 +46,14 @@ FORCE:
 
 test: environment harness   ## the tests
 	$(PYTEST) -m "not full and not quickstart and not containers and not gpu"
+
+coverage: export COVERAGE_FILE := $(CURDIR)/work/coverage/data
+coverage: environment harness   ## the lines and branches of src/relm that the tests take, in subprocesses too; TESTS: only of these
+	$(BIN)/python -m coverage erase
+	-OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m $(subst OMP_NUM_THREADS=1 $(BIN)/python -m,,$(PYTEST)) \
+	  -m "not full and not quickstart and not containers and not gpu" $(TESTS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --skip-covered
 
 test-gpu: environment   ## training on this machine's GPU: steps, kills, switches; after make DEVICE=cuda environment
 	$(PYTEST) -m gpu

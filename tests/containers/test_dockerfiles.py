@@ -75,10 +75,10 @@ def test_an_argument_says_which_role_is_built(role: str) -> None:
 
 
 def test_an_image_lacks_only_what_no_step_imports() -> None:
-    """The packages left out are those that Snakemake and the docker package alone need; with loggers, not what these need."""
+    """The packages left out are those that Snakemake alone needs; with loggers, not what these need."""
     text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
-    roots = {name.strip() for name in text.splitlines() if name.strip()} - {"snakemake", "docker"}
-    lock, loggers = CHECKOUT / "envs/cpu.txt", {"tensorboard", "wandb"}
+    roots = {name.strip() for name in text.splitlines() if name.strip()} - {"snakemake"}
+    lock, loggers = CHECKOUT / "envs/cpu.txt", {"tensorboard", "wandb", "trackio"}
     locked = {name for name, _ in read_entries(lock)}
     assert read_left_out(lock) == locked - list_required(roots)
     assert read_left_out(lock, loggers=True) == locked - list_required(roots | loggers)
