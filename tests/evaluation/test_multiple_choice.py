@@ -205,4 +205,4 @@ def test_a_choice_of_which_nothing_can_be_scored_is_named(model: Path) -> None:
 def test_a_line_that_is_no_object_is_named(line: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_text(line + "\n")
     with pytest.raises(RelmError, match=message):
-        read_questions(tmp_path / "f.jsonl", None, "blimp", None)
+        read_questions(tmp_path / "f.jsonl", None, "piqa", None)
