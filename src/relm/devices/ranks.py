@@ -63,7 +63,7 @@ def words_of_step(words: Sequence[str]) -> list[str]:
 
 
 def rank() -> int:
-    """Return the rank of this process among those that were started together, from 0; 0 if it is alone."""
+    """Return the rank of this process among those that were started together, from 0; 0 if it was started by itself."""
     instances = _instances()
     if instances is not None:
         _, local, offset = instances

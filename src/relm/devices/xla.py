@@ -104,7 +104,7 @@ class XlaDevice(Device):
     def materialise(self, tensors: Iterable[Tensor]) -> None:
         """Compute tensors that were only traced, and annotate them as replicated.
 
-        Otherwise the second step, which reads annotated results of the first, is another program.
+        Without the annotation the second step, which reads annotated results of the first, would be another program.
         """
         import torch_xla.distributed.spmd as xs
 
@@ -114,7 +114,10 @@ class XlaDevice(Device):
         self.launch()
 
     def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """Return `layer(*inputs)`, computed again behind a barrier; otherwise the compiler would keep the results."""
+        """Return `layer(*inputs)`, and compute it again in the backward pass, behind a barrier.
+
+        Without the barrier the compiler would keep the results.
+        """
         return recomputed(layer, *inputs)
 
     def seed(self, number: int) -> None:
@@ -287,7 +290,7 @@ def read_metric(metric: str) -> tuple[int, float]:
     import torch_xla.debug.metrics as metrics
 
     found = metrics.metric_data(metric)
-    return (int(found[0]), float(found[1])) if found else (0, 0.0)
+    return (int(found[0]), float(found[1])) if found else (0, 0.0)  # None before the first sample
 
 
 def metrics_report() -> str:

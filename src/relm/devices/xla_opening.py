@@ -86,7 +86,7 @@ def import_torch_xla() -> None:
 
 
 def require_tpu(chips: int, hosts: int) -> None:
-    """Raise if this machine has no TPU, before the runtime starts, which would wait for one or end the process."""
+    """Raise if this machine has no TPU. Call it before the runtime starts, which would wait for one or end the process."""
     import torch_xla
     import torch_xla._internal.tpu as tpu
 

@@ -43,8 +43,8 @@ def unigram_entropy(scored: Iterable[Tokens], vocabulary_size: int) -> float:
 class BigramModel:
     """An interpolated Kneser-Ney model of pairs of tokens.
 
-    P(w | v) = max(c(v w) - D, 0) / c(v) + D types(v) / c(v) Q(w), where c counts in training, types(v) is the count of
-    different tokens that follow v, and D = n1 / (n1 + 2 n2) with n1, n2 the counts of pairs seen once and twice. Q is the same
+    P(w | v) = max(c(v w) - D, 0) / c(v) + D types(v) / c(v) Q(w). Here c counts in training, and types(v) is the count of
+    different tokens that follow v. D = n1 / (n1 + 2 n2), where n1 and n2 count the pairs seen once and twice. Q is the same
     construction one order lower: over the counts of different tokens that precede w, interpolated with the uniform
     distribution. After a v that training never saw, P is Q. Every token has a probability above 0, and they sum to 1.
     """

@@ -44,10 +44,10 @@ def list_removed(
 
     The list is JSON lines in the order of the documents: objects with `file`, `line`, `reason`, `of`, and `text`, the first
     characters. For the reason `duplicate`, `of` is the document that stays; duplicates are equal but for case and white space.
-    Any other reason is a test's name: `of` is then the first item whose passage the document has, and `kept` the first and last
-    characters of the pieces that stay after a cut by the rules of `relm.examples.cut_passages`; without a piece the document is
-    removed. The sidecar has the sha256 of each file of documents, their number, and the numbers of removed and of cut documents
-    by reason. The number of workers changes no byte.
+    Any other reason is a test's name. Then `of` is the first item whose passage the document has, and `kept` has the first and
+    last characters of the pieces that stay after a cut by the rules of `relm.examples.cut_passages`. If no piece stays, the
+    document is removed. The sidecar has the sha256 of each file of documents, their number, and the numbers of removed and of
+    cut documents by reason. The number of workers changes no byte.
     """
     _require_different([path.name for path in documents], "rename one of the files of documents")
     _require_different([DUPLICATE, *(test.name for test in tests)], "rename one of the tests")

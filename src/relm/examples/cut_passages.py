@@ -1,15 +1,17 @@
 r"""Cut passages of tests out of documents by the rules of Megatron-LM's ``tools/openwebtext/filter_ngrams.py``.
 
 Words are what Python's ``\w+`` finds in the text in lower case. A test's sequences are all 13 words in a row of each of its
-texts, and the whole text where it has 8 to 12. Of a document that has one of them, 200 characters on both sides are cut out
-with it, up to the next full stop, question or exclamation mark; of what is left, pieces of more than 200 characters stay, and
-the last one is searched again. A document of more than 10 pieces is removed. A sequence that is in 10 documents or more is a
+texts, and the whole text where it has 8 to 12. If a document has one of them, 200 characters on both sides are cut out with
+it, up to the next full stop, question or exclamation mark. Remaining pieces of more than 200 characters stay, and the last one
+is searched again. A document of more than 10 pieces is removed. A sequence that is in 10 documents or more is a
 common phrase and no passage.
 
-The original's surprises are kept, so that the pieces are the same: the length of a passage is that of its words with one space
-between them; a text of fewer than 13 words has no passage; in a text of exactly 13 words shorter sequences are sought only at
-its beginning; a piece of 200 characters or fewer is dropped only where something was cut. The search for common phrases goes on
-behind each sequence that it finds, so only the first 13 words of a longer phrase count.
+The original's surprises are kept, so that the pieces are the same:
+
+- The length of a passage is that of its words with one space between them.
+- A text of fewer than 13 words has no passage. In one of exactly 13 words shorter sequences are sought only at its beginning.
+- A piece of 200 characters or fewer is dropped only where something was cut.
+- The search for common phrases goes on behind each sequence that it finds, so only the first 13 words of a longer phrase count.
 """
 
 import itertools

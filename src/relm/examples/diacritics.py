@@ -1,7 +1,7 @@
 """Text without diacritics, and the standard spelling of letters with them.
 
 A diacritic is a combining mark on a Latin letter. Unicode says which letters carry one: their canonical decomposition (Unicode
-Standard Annex 15, form NFD) is a Latin letter followed by nonspacing marks (general category Mn), as ș is s and U+0326 COMMA
+Standard Annex 15, form NFD) is a Latin letter followed by nonspacing marks (general category Mn). Thus ș is s and U+0326 COMMA
 BELOW, ş is s and U+0327 CEDILLA, ế is e and two marks. Only such letters are changed, one by one:
 
 - Letters without a decomposition are distinct letters and stay: đ ł ø ß æ ı þ.
@@ -45,7 +45,7 @@ def with_standard_letters(text: str, language: str) -> str:
     """Return the text with each letter in its standard form, as a model should learn to write it.
 
     Letters and their marks are composed (Unicode's form NFC). In Romanian (a BCP 47 code such as ro or ro-RO), s and t with a
-    cedilla become the letters with a comma below, which are the right ones; in other languages, such as Turkish, the cedilla is
+    cedilla become the letters with a comma below, which are the right ones. In other languages, such as Turkish, the cedilla is
     right and stays.
 
     >>> with_standard_letters("ştiinţa", "ro")

@@ -70,7 +70,7 @@ def checked_documents(documents: Path) -> tuple[str, bool]:
 
 
 def require_documents(documents: Path) -> None:
-    """Raise RelmError unless there is such a file."""
+    """Raise RelmError unless the file exists."""
     if not documents.exists():
         raise RelmError(f"{documents}: no such file; extract the documents first")
 
@@ -84,7 +84,7 @@ def chunks_of(file: IO[bytes], numbered: bool = True) -> Iterator[Lines]:
     first, start = int(numbered), 0
     while size := _size_of_lines(file, start) or _line_size(file, start):
         yield Lines(Path(file.name), first, start, size)
-        if numbered:
+        if numbered:  # a chunk without a newline is the last line, and a longer one than CHUNK is one line
             first += (_count_newlines(os.pread(file.fileno(), size, start)) if size <= CHUNK else 0) or 1
         start += size
 
@@ -115,7 +115,7 @@ def _count_newlines(block: bytes) -> int:
 
 
 def applied(function: Callable[[Lines], Result], lines: Lines) -> tuple[Lines, Result]:
-    """Return the lines and the result of a function of them; a worker calls this."""
+    """Return the lines and the function's result for them; workers call this."""
     return lines, function(lines)
 
 

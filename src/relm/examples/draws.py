@@ -1,6 +1,6 @@
 """Counter-based random numbers: a draw follows from the example's key (`order.row_keys`) and the draw's index.
 
-A generator would have a state; without one any part of any example can be drawn by itself, and is the same in every batch.
+Unlike a generator they have no state: any part of any example can be drawn by itself, and is the same in every batch.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def drawn_tokens(
 
 def happens(draws: Draws, probability: float) -> npt.NDArray[np.bool_]:
     """Return True for this share of draws."""
-    return (draws >> np.uint64(11)) * 2.0**-53 < probability
+    return (draws >> np.uint64(11)) * 2.0**-53 < probability  # 53 bits, all that a float64 holds exactly
 
 
 def below(draws: Draws, limit: int | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:

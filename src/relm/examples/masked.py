@@ -159,7 +159,7 @@ def _in_threads(make: Callable[[SequenceBatch], Columns], blocks: Iterator[Seque
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks:
             waiting.append((block, pool.submit(make, block)))
-            if len(waiting) > 2 * threads:
+            if len(waiting) > 2 * threads:  # without a bound, finished blocks would fill memory
                 done, columns = waiting.popleft()
                 yield done, columns.result()
         for done, columns in waiting:

@@ -1,7 +1,7 @@
 """Choose the tokens of rows to mask, and replace them: pure functions on arrays of token ids.
 
-They make the masks of BERT (Devlin et al. 2019, section 3.1) and RoBERTa (Liu et al. 2019, section 4.1). Every candidate, a
-token or with `whole_words` a word, gets a random number from its row's key and its position. `exact` takes candidates by
+They make the masks of BERT (Devlin et al. 2019, section 3.1) and RoBERTa (Liu et al. 2019, section 4.1). Every candidate (a
+token, or with `whole_words` a word) gets a random number from its row's key and its position. `exact` takes candidates by
 ascending number up to the required count, skipping words that would exceed it; `bernoulli` takes those below the probability.
 The draws of a row depend on nothing else: not on its neighbours, the batch or the number of processes.
 """
@@ -71,6 +71,7 @@ def masked_lengths(objective: Objective) -> tuple[int, int, int]:
 
 def _binomial_bound(number: int, probability: float) -> int:
     """Return the least value that a binomial variable exceeds with a chance below `OVERFLOW_CHANCE`."""
+    # In logarithms, because `probability ** number` underflows for long rows.
     odds, above, value = math.log(probability) - math.log1p(-probability), 0.0, number
     log_chance = number * math.log(probability)
     while value > 0 and above + math.exp(log_chance) < OVERFLOW_CHANCE:
@@ -145,15 +146,18 @@ def selected(
     `places`; the length includes special tokens, as in the originals.
     """
     exact = options.selection == "exact"
+    # `exact` takes any number; a probability of 1 must not overflow 32 bits.
     limit = LAST if exact else np.uint32(min(options.probability * 2.0**32, 2.0**32 - 1))
     wanted = np.full(len(keys), places)
     if exact:
         wanted = np.clip(np.rint(options.probability * lengths).astype(np.int64), 1, places)
     unit = candidate if word_starts is None else candidate & _boundaries(candidate, word_starts)
+    # Tokens that cannot be drawn get the largest number, and are sorted to the end.
     order = _order(keys, candidate.shape[1]) | np.multiply(~unit, LAST)
     ranked = np.sort(order, axis=1)
     if word_starts is not None:
         return _whole_words(ranked, ~candidate | unit, wanted, limit)
+    # One number more than fits is enough to see that a row has too many.
     found = np.count_nonzero(ranked[:, : places + 1] < limit, axis=1)
     if not exact and options.max_predictions is None and (found > places).any():
         raise RelmError(
@@ -175,7 +179,7 @@ def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
 
 
 def _order(keys: Draws, length: int) -> npt.NDArray[np.uint32]:
-    """Return (rows, length), a random number for each position; its lowest bits are the position, so a row has each once."""
+    """Return (rows, length), a random number for each position; its lowest bits are the position, so all in a row differ."""
     draws = drawn(keys[:, None], np.arange(-(-length // 2))).view(np.uint32)[:, :length]
     bits = (length - 1).bit_length()
     return draws >> np.uint32(bits) << np.uint32(bits) | np.arange(length, dtype=np.uint32)
@@ -230,7 +234,7 @@ def _filled(starts: Integers, sizes: npt.NDArray[np.integer]) -> Integers:
 
 
 def choose_fitting(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
-    """Return True for each item that is taken when a row's items are offered in turn and taken if they still fit.
+    """Take a row's items in turn, each if it still fits, and return True for those that were taken.
 
     `sizes` are (rows, items), 0 for no item; `room` is (rows,).
 
@@ -255,6 +259,7 @@ def choose_fitting(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
 def replaced(draws: Draws, tokens: Ids, options: Masked, special: SpecialIds, vocabulary_size: int) -> Ids:
     """Return the replacements of masked tokens, (tokens,): the mask, a random ordinary token, or the token itself."""
     assert special.mask is not None, "see `masked.require_special`"
+    # The lower half of a draw decides the kind of replacement, the upper half which random token.
     chance = (draws & np.uint64(LAST)) * 2.0**-32
     result = np.where(chance < options.mask_share, tokens.dtype.type(special.mask), tokens)
     is_random = np.flatnonzero((chance >= options.mask_share) & (chance < options.mask_share + options.random_share))

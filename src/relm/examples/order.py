@@ -1,6 +1,6 @@
 """The order of examples: a seeded permutation that is evaluated at an index, never stored and never iterated.
 
-The example at (seed, epoch, position) follows from these three numbers alone: a run resumes at any step at once, and any count
+The example at (seed, epoch, position) depends only on these three numbers: a run resumes at any step at once, and any count
 of devices or workers reads the same batches. The permutation is a generalised Feistel network over two digits of mixed radix
 with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 5).
 """
@@ -49,7 +49,7 @@ def epochs_of(positions: npt.NDArray[np.integer], size: int) -> npt.NDArray[np.i
 def rank_positions(step: int, global_batch_size: int, rank: int = 0, ranks: int = 1) -> npt.NDArray[np.int64]:
     """Return the positions of a step's global batch that a rank reads, (global_batch_size / ranks,).
 
-    Step s, counted from 1, has the positions (s - 1) B to s B - 1 for a global batch of B; rank r reads the r-th of `ranks`
+    Step s, counted from 1, has the positions (s - 1) B to s B - 1 for a global batch of B. Rank r reads the r-th of `ranks`
     equal parts, so that the parts in order of rank are the batch for any count of ranks.
     """
     if not (ranks >= 1 and 0 <= rank < ranks):
@@ -84,7 +84,7 @@ def permuted(values: Indices, keys: Indices, size: int) -> Indices:
 
 def _network(values: Indices, keys: Indices, left: int, right: int) -> Indices:
     low, high = np.divmod(values, np.uint64(left))[::-1]
-    # A round adds to one digit a number that depends on the other alone, and so can be undone whatever that number is.
+    # A round adds to one digit a number that depends only on the other, and so can be undone whatever that number is.
     for round_number in range(0, ROUNDS, 2):
         low = (low + _digit(high, keys, round_number, left)) % np.uint64(left)
         high = (high + _digit(low, keys, round_number + 1, right)) % np.uint64(right)

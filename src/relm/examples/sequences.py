@@ -56,6 +56,7 @@ def rows_of(
     if paired:
         np.copyto(offsets, (second_start - first_end - 1)[:, None] + columns, where=columns > first_end[:, None])
     padding = columns >= sizes[:, None]
+    # Offsets outside the text belong to special tokens and padding, which are written below.
     ids, starts = tokens.take(offsets, mode="clip"), word_starts.take(offsets, mode="clip")
     np.copyto(ids, ids.dtype.type(special.pad), where=padding)
     np.copyto(starts, False, where=padding)

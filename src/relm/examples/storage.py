@@ -156,6 +156,7 @@ class TokenStream:
         windows = np.empty((len(starts), length), dtype=np.int64)
         numbers = np.searchsorted(self._starts, starts, side="right") - 1
         offsets = starts - self._starts[numbers]
+        # As plain arrays: each slice of a memmap would be a memmap, which takes longer to make.
         shards: list[npt.NDArray[np.integer]] = [shard.view(np.ndarray) for shard in self._shards]
         # A slice for each row: a gather of all rows of a shard is faster for few shards and many short rows, but up to ten
         # times slower where most rows are in different shards.

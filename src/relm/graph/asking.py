@@ -51,7 +51,7 @@ report_faults = _convert_faults(WorkflowError)
 stop_at_faults = _convert_faults(SystemExit)
 """End Snakemake with only the message of a RelmError, for what runs before any job.
 
-Snakemake prints a traceback with every exception of an input function, even of its own kind, and lines of its code with those
+Snakemake prints a traceback with every exception of an input function, even a WorkflowError, and lines of its code with those
 of `onstart`. An input function of a target that only a person requests may end the process: nothing is lost.
 """
 

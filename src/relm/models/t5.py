@@ -233,9 +233,9 @@ class T5(LanguageModel):
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters: normal, with T5's deviation for each kind.
 
-        As in `transformers`. Mesh TensorFlow, which trained T5 and mT5, differs in three kinds: it truncates the normal
-        distribution of feed-forward projections at two sigma, draws position biases uniformly within
-        sqrt(6 / (buckets + heads)), and gives an untied head the deviation hidden_size ** -0.5, truncated, where 1 makes
+        As in `transformers`. Mesh TensorFlow, which trained T5 and mT5, differs in three kinds. It truncates the normal
+        distribution of feed-forward projections at two sigma, and draws position biases uniformly within
+        sqrt(6 / (buckets + heads)). It gives an untied head the deviation hidden_size ** -0.5, truncated; the 1 used here makes
         the first losses large.
         """
         factor = self.config.initializer_factor

@@ -52,7 +52,7 @@ class Attention(TracedModule):
 def bucket_borders(buckets: int, distance: int) -> list[int]:
     """Return the first distance of each wider bucket except the first, which begins where the exact buckets end.
 
-    Half of the buckets, e of them, hold one distance each; the other m grow as a geometric series from e to `distance`: the
+    Half of the buckets, e of them, hold one distance each. The other m grow as a geometric series from e to `distance`: the
     k-th begins at the least n with (n / e) ** m >= (distance / e) ** k. Integer arithmetic decides that, since the
     original's logarithm falls on either side of a border with the device's rounding.
 

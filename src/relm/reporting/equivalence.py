@@ -10,23 +10,23 @@ The 95 % interval of the true difference is therefore
 
     difference -+ t(0.975, f) * e(n).
 
-s comes from our own n seeds (f = n - 1), from k other runs that the recipe states (f = k - 1), or from both: then the variances
+s comes from our own n seeds (f = n - 1), from k other runs that the recipe states (f = k - 1), or from both. Then the variances
 are pooled, each weighted by its degrees of freedom, which add up. This takes all runs to have the same variance.
 
 The verdict is `consistent` only if that whole interval lies inside [-tolerance, +tolerance], which is two one-sided tests at
-2.5 % each (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657); `not consistent` only if the whole interval lies outside; and
-otherwise `undecided`.
+2.5 % each (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657). It is `not consistent` only if the whole interval lies
+outside, and otherwise `undecided`.
 
 Power: a true difference of tolerance + c * e(n), where s is the true standard deviation, gets `not consistent` with the
-probability that a noncentral t with f degrees of freedom and the noncentrality c exceeds t(0.975, f); c is chosen for 80 %.
+probability that a noncentral t with f degrees of freedom and the noncentrality c exceeds t(0.975, f). A power of 80 % fixes c.
 With many degrees of freedom c is t(0.975) + t(0.80), as in the minimum detectable effect of Bloom (1995, Evaluation Review 19,
 547); with two it is 5.65 in place of 5.36.
 
-If difference and s stay the same, m > n seeds of our own decide as soon as
+If difference and s stay the same, m > n of our seeds decide as soon as
 
     t(0.975, f + m - n) * e(m) < |tolerance - |difference||.
 
-If that does not hold in the limit, 1.96 * s / sqrt(p), the published mean alone is too uncertain for any count of seeds.
+If that does not hold in the limit, 1.96 * s / sqrt(p), the published mean itself is too uncertain for any count of seeds.
 """
 
 import math
@@ -65,7 +65,7 @@ class MeanDifference(NamedTuple):
         return tolerance + _noncentrality(self.spread.degrees_of_freedom) * self.standard_error
 
     def deciding_seeds(self, tolerance: float, difference: float) -> int | None:
-        """Return how many seeds of our own would decide an undecided figure if it stayed the same; None: none would."""
+        """Return how many of our seeds would decide an undecided figure if it stayed the same; None: none would."""
         margin = abs(tolerance - abs(difference))
         if _normal_quantile(CONFIDENCE) * self.spread.standard_deviation / math.sqrt(self.published_runs) >= margin:
             return None

@@ -93,10 +93,10 @@ class Operations(NamedTuple):
     def model(self) -> int:
         """Return the operations that the model requires, by which utilisation is defined: forward and backward pass.
 
-        For a GPT-2 of N parameters without positions, biases and normalisation, with n layers, width h and B sequences of L
-        tokens, these are ``B * L * (6 * N + 12 * n * h * L)``, as in PaLM, appendix B, with h for its heads times their size,
-        and ``72 * B * L * n * h ** 2 * (1 + L / (6 * h) + V / (12 * n * h))``, as in Narayanan et al., appendix A. The whole
-        matrix of attention scores counts, including the causally masked half, as in both.
+        Let a GPT-2 have N parameters without positions, biases and normalisation, n layers, width h and a vocabulary of V. For
+        B sequences of L tokens it requires ``B * L * (6 * N + 12 * n * h * L)``, as in PaLM, appendix B, with h for its heads
+        times their size. This equals ``72 * B * L * n * h ** 2 * (1 + L / (6 * h) + V / (12 * n * h))``, as in Narayanan et
+        al., appendix A. Both count the whole matrix of attention scores, including the causally masked half.
         """
         return self.forward + self.backward
 

@@ -1,11 +1,11 @@
-"""Checkpoints: folders that are complete or absent, and whose every byte is checked before use.
+"""Checkpoints: folders that are either complete or absent; every byte is checked before use.
 
 ``step-00000500/`` holds ``model.safetensors``, ``optimizer.safetensors`` and ``state.json`` with the sha256 of both, the step
 and the identity of the run. Learning rate, data order and dropout follow from the step, so nothing else is saved.
 
-``checkpoints.jsonl``, next to the folder of all checkpoints, has a line for each one that the recipe requests, even if it was
-deleted since. `relm reproduce` compares a segment that it trains again with these lines. `state.json` has the size and sha256
-of both logs up to its step, so that a run resumes only with these logs.
+``checkpoints.jsonl``, next to the folder of all checkpoints, lists each one that the recipe requests, including deleted ones.
+`relm reproduce` compares a segment that it trains again with these lines. `state.json` records the size and sha256 of both logs
+up to its step; a run resumes only with these logs.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from relm.training.run_log import RunLog
 from relm.training.tensor_file import Damaged, read_tensors, write_tensors
 
 FORMAT = 1
-# Keys of `state.json` that must equal this run's, and the words for the error if one does not.
+# Keys of `state.json` that must match this run -> words for the error message if one differs.
 IDENTITY = {
     "fingerprint": "another run",
     "phase": "another phase",
@@ -59,7 +59,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Return the count of optimizer steps before it."""
+        """Return the number of optimizer steps taken before it."""
         return int(self.state["step"])
 
 
@@ -85,7 +85,7 @@ def save_checkpoint(
         state: `step`, `made_on`, the keys of `IDENTITY`, and the rest of the loop's state; JSON.
         listed: add a line to `checkpoints.jsonl`; False if an interruption caused the checkpoint.
         log: the `bytes` and `sha256` of `train.jsonl` up to the step, for `state.json`; None: no log exists.
-        checkpoint_list: `checkpoints.jsonl`, open after the checkpoint before; None: it is opened for this line.
+        checkpoint_list: the run's open `checkpoints.jsonl`; None: open it for this line.
     """
     step = int(state["step"])
     final = checkpoint_folder(checkpoints, step)
@@ -95,7 +95,7 @@ def save_checkpoint(
         content = {"format": FORMAT, **state, "sha256": hashes}
         with nullcontext(checkpoint_list) if checkpoint_list else closing(open_list(checkpoints, step - 1)) as lines:
             line = _line(checkpoints, content, log) if listed else None
-            # With the line that follows, since a run that resumes here finds the list with it.
+            # Includes the line that is written below: a run that resumes here finds the list with it.
             logs = {LOG: log, CHECKPOINTS: lines.facts(line)}
             write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
             sync_path(partial)
@@ -132,7 +132,7 @@ def _write_tensors(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> d
 
 
 def _line(checkpoints: Path, state: Mapping[str, Any], attested: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a checkpoint's line of `checkpoints.jsonl`: its hashes, and that of the log's lines since the last listed one."""
+    """Return a checkpoint's line of `checkpoints.jsonl`: its hashes, and that of the log since the last listed checkpoint."""
     line = {"step": state["step"], "sha256": state["sha256"], "state_sha256": state_sha256(state)}
     log, before = checkpoints.with_name(LOG), max((step for step in _listed(checkpoints) if step < state["step"]), default=0)
     size = attested["bytes"] if attested is not None else None
@@ -148,8 +148,8 @@ def _step_folders(checkpoints: Path) -> dict[int, Path]:
 
 def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None:
     folders = _step_folders(checkpoints)
-    # A checkpoint of a later step was damaged when this run resumed from an earlier one.
-    # One that an interruption caused stays until the next, and does not count towards `keep`.
+    # Later checkpoints were damaged, or this run would have resumed from one of them; they are deleted.
+    # A checkpoint that an interruption caused stays until the next one, and does not count towards `keep`.
     requested = _listed(checkpoints)
     newest = [step, *[known for known in folders if known <= step and known in requested][:keep]]
     for known, folder in folders.items():
@@ -167,14 +167,14 @@ def _listed(checkpoints: Path) -> set[int]:
 
 
 def newest_checkpoint(checkpoints: Path) -> Path | None:
-    """Return the folder of the newest checkpoint, unread; None: no checkpoint exists."""
+    """Return the folder of the newest checkpoint without reading it; None: no checkpoint exists."""
     return next(iter(_step_folders(checkpoints).values()), None)
 
 
 def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoint | None:
-    """Return the newest intact checkpoint, None where there is none; damaged ones are skipped with a warning.
+    """Return the newest intact checkpoint, or None; skip damaged ones with a warning.
 
-    It must have the `identity` of this run.
+    Raise if its identity is not this run's `identity`.
     """
     folders = _step_folders(checkpoints).values()
     for folder in folders:
@@ -207,6 +207,7 @@ def _read_state(folder: Path) -> Mapping[str, Any]:
 
 
 def _check_identity(folder: Path, state: Mapping[str, Any], identity: Mapping[str, str]) -> None:
+    # Not `Damaged`: training would resume from an older checkpoint, and the next save would delete this one.
     if state["format"] != FORMAT:
         raise RelmError(
             f"{folder}: the checkpoint has format {state['format']}, this version reads {FORMAT}; "

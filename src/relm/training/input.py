@@ -146,7 +146,7 @@ def require_same_step(steps: list[int]) -> None:
 
 
 def require_same_batch(step: int, counts: Integers) -> None:
-    """Raise if ranks that each read the whole global batch have different counts of scored labels, a row for each rank."""
+    """Raise if ranks that each read the whole global batch differ in their scored labels; `counts` has a row for each."""
     others = [rank for rank, row in enumerate(counts) if (row != counts[0]).any()]
     if others:
         raise RelmError(
@@ -170,5 +170,6 @@ def prefetch(make: Callable[[int], Result], numbers: Iterable[int], depth: int) 
             while waiting:
                 yield waiting.popleft().result()
         finally:
+            # After an error or an early end, leaving the pool would otherwise wait for all of them.
             for future in waiting:
                 future.cancel()

@@ -54,20 +54,20 @@ def pretrain(
     curve: Curve | None = None,
     programs: Path | None = None,
 ) -> str:
-    """Train one phase, resuming from its newest checkpoint if there is one, and return a sentence on what was trained.
+    """Train one phase, from its newest checkpoint if one exists, and return a one-sentence summary.
 
     `train.jsonl`, `checkpoints/` and `lock` are written next to `model_folder`. The bytes of the model do not depend on
     interruptions; in `train.jsonl` only times and the marks of interruptions do.
 
     Args:
         tokenizer: the `tokenizer.json` that the examples of the manifest were built with.
-        init_from: Hugging Face folder with the initial weights, of the phase before or as published; None: random.
+        init_from: Hugging Face folder with the initial weights, from the previous phase or as published; None: random.
         model_folder: folder where the model is written, the sidecar of its weights last.
-        run_fingerprint: the fingerprint of the recipe; no checkpoint with another one is resumed.
-        optimizer_from: last checkpoint of the phase before, whose optimizer state is kept; None: a new optimizer.
+        run_fingerprint: fingerprint of the recipe; a checkpoint with another one is an error.
+        optimizer_from: last checkpoint of the previous phase, to keep its optimizer state; None: a new optimizer.
         until: stop after this step with a checkpoint, and write no model; None: train to the end.
         one_tpu: use only the first of a TPU's devices.
-        resumes_after: step of the one checkpoint that may be resumed, 0 for none; None: the newest intact one is resumed.
+        resumes_after: step of the only checkpoint to resume from, 0 for none; None: the newest intact one.
         curve: the published curve of `recipe.expect_curve`; None: the run is not watched.
         programs: folder for compiled programs, which several runs may share; None: next to `model_folder`.
     """
@@ -102,7 +102,7 @@ def pretrain(
 
 
 def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
-    """Raise if training would not begin after the wanted step: otherwise a damaged checkpoint would be skipped."""
+    """Raise unless training begins after the wanted step; otherwise a damaged checkpoint would just be skipped."""
     if wanted is not None and learner.meter.step != wanted:
         raise RelmError(
             f"{run.checkpoints}: training would begin after step {learner.meter.step:,}, expected step {wanted:,}. The "
@@ -125,17 +125,16 @@ def open_readers(
 
 
 def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopRequest, last: int) -> str:
-    """Take the remaining steps of a phase up to step `last`, and return a sentence on all of them.
+    """Take the remaining steps of a phase up to step `last`, and return a summary of the phase so far.
 
-    A device takes them in rounds, of one step unless its `updates_per_call` is more; lines, checkpoints and stops come after a
-    round.
+    A round is the device's `updates_per_call` steps, usually one. Log lines, checkpoints and stops happen only between rounds.
     """
     every, device, meter = run.recipe.run, run.device, learner.meter
     require_whole_rounds(run, meter.step, last)
     attest_order(run)
     learner.model.train()
     updates, programs = open_updates(run, learner), None
-    # A device that compiles gives back another function than the model's.
+    # A device that compiles returns a new function in place of the model's.
     compiles = device.traces or updates.forward != learner.model.terms
     with open_journal(run, learner, last) as journal, open_saves(run, learner, journal) as saves:
         lines = LogLines(run, learner, journal, open_watch(run, meter.step), saves.describe_failure)
@@ -175,7 +174,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
 
 
 def wait_for_other_ranks(device: Device) -> None:
-    """Wait until all ranks are here: once one has ended, a launcher may kill another that still writes files."""
+    """Wait for all ranks: once one process ends, a launcher may kill another that is still writing files."""
     if device.ranks > 1:
         device.sum_counts(np.zeros(1, dtype=np.int64))
 
@@ -191,13 +190,13 @@ def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
 
 
 def describe_stop(run: PhaseRun, stop: StopRequest, step: int, saved: Path) -> str:
-    """Return a sentence on a run that was stopped on request, with the folder of its checkpoint."""
+    """Return the message for a run that was stopped on request; it names the checkpoint's folder."""
     who = stop.name if stop else "another process"
     return f"stopped by {who} after step {step:,} of {run.settings.steps:,}, saved in {saved}; the same command resumes there"
 
 
 def require_same_programs(device: Device, rounds: int, programs: int | None) -> int | None:
-    """Return the count of compiled programs, None during the warm-up; raise if it grew since: a shape is not static."""
+    """Return the count of compiled programs (None during the warm-up); raise if it has grown: a shape is not static."""
     if rounds < WARM_UP:
         return None
     now = device.programs()
@@ -211,7 +210,7 @@ def require_same_programs(device: Device, rounds: int, programs: int | None) -> 
 
 
 def format_summary(run: PhaseRun, meter: Meter) -> str:
-    """Return a sentence on all steps of a phase so far."""
+    """Return a one-sentence summary of all steps of a phase so far."""
     tokens = meter.step * run.tokens_per_step
     return (
         f"trained phase {run.phase}: {meter.step:,} steps, {tokens:,} tokens in {meter.seconds:,.0f} s "

@@ -1,7 +1,7 @@
-"""Checkpoints in the background: copied to main memory at once, then hashed and written by a thread while training continues.
+"""Save checkpoints in the background: copy them to main memory; a thread hashes and writes them while training continues.
 
-At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. If memory
-for the copy is lacking, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte: a
+At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. If the copy
+does not fit into memory, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte: a
 checkpoint gets its name last, and does not rely on lines of later steps.
 """
 
@@ -55,7 +55,7 @@ class Saves:
             files = self._learner.model.state_dict(), self._learner.tensors()
             copies = self._copy(*files) if background else None
             state = {**run.identity, **meter.state(), "made_on": run.made_on}
-            # Copies of what training changes while the thread writes.
+            # Taken now, because training changes them while the thread writes.
             facts = state, self._journal.log.facts(), run.device.figures(), listed
             if copies is None:
                 self._write(files, *facts)
@@ -64,25 +64,25 @@ class Saves:
         return checkpoint_folder(run.checkpoints, meter.step)
 
     def check(self) -> None:
-        """Raise the error of a checkpoint that could not be written, without waiting for one that is being written."""
+        """Raise the error of the newest checkpoint if writing it has failed; do not wait for it."""
         if self._written is not None and self._written.done():
             self.wait()
 
     def wait(self) -> None:
         """Wait until the newest checkpoint is written, and raise its error."""
-        written, self._written = self._written, None
+        written, self._written = self._written, None  # forgotten first, so that its error is raised only once
         if written is not None:
             written.result()
 
     def wait_after_an_error(self) -> None:
-        """Wait until the newest checkpoint is written, and log its error, because another one ends training."""
+        """Wait until the newest checkpoint is written, and only log its error, because another error ends training."""
         try:
             self.wait()
         except RelmError as error:
             logger.error("%s", error)
 
     def describe_failure(self, step: int) -> str:
-        """Return sentences on a step whose figures are not finite, once the newest checkpoint is written."""
+        """Describe a step whose figures are not finite, after the newest checkpoint is written."""
         self.wait_after_an_error()
         return self._run.describe_failure(step)
 
@@ -129,7 +129,7 @@ class Saves:
 
 @contextmanager
 def open_saves(run: PhaseRun, learner: Learner, journal: Journal) -> Iterator[Saves]:
-    """Open the list of checkpoints after the learner's step and the thread that writes them; wait for it at the end."""
+    """Open the list of checkpoints and the thread that writes them; at the end wait for the thread."""
     with ThreadPoolExecutor(1, "checkpoint") as thread:
         if not run.writes:
             yield Saves(run, learner, journal, None, thread)
@@ -154,11 +154,11 @@ def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
 
 
 def note_device_figures(run: PhaseRun, first_step: int, step: int, figures: Mapping[str, float]) -> None:
-    """Write `device.json`: this process is its last line, with the step it resumed after, its steps, and its counters so far.
+    """Write this process's line of `device.json`: the step it resumed after, its count of steps, and its counters so far.
 
-    Each process that trained the phase has a line, because each counts from 0. A run's identity does not depend on the file.
-    Every checkpoint does so, and a killed process leaves a line of the steps that count. Lines of processes that began at the
-    same step or later are removed, because none of their steps was kept.
+    Each process that trained the phase has a line, because each counts from 0. Every checkpoint writes the file, so a killed
+    process leaves a line for the steps that were kept. Lines of processes that began at the same step or later are removed,
+    because none of their steps were kept. A run's identity does not depend on the file.
     """
     if not (run.writes and figures):
         return

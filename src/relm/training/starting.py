@@ -1,4 +1,4 @@
-"""The optimizer state that a phase with `optimizer_state: kept` takes from the phase before.
+"""The optimizer state that a phase with `optimizer_state: kept` takes from the previous phase.
 
 The loss scale is not kept: it starts with the value of the phase's `loss_scaling`.
 """
@@ -21,7 +21,7 @@ from relm.training.tensor_file import Damaged, read_tensors
 
 
 def read_kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
-    """Return the checked optimizer state of the phase before's last checkpoint, as `optimizers.optimizer_tensors` names it."""
+    """Return the checked optimizer state in the previous phase's last checkpoint, named as in `optimizer_tensors`."""
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
         raise RelmError(
@@ -32,12 +32,13 @@ def read_kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
         tensors = read_tensors(folder / OPTIMIZER, state["sha256"][OPTIMIZER])
     except Damaged as error:
         raise RelmError(f"{error}; {_remedy(folder)}") from None
+    # Made only for the names of its tensors, which this phase does not keep.
     scaling = LossScaler(LossScaling(), torch.device("cpu")).tensors()
     return {name: tensor for name, tensor in tensors.items() if name not in scaling}
 
 
 def restore_kept_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
-    """Restore the result of `read_kept_optimizer` in a new optimizer of `model`, which continues the count of updates."""
+    """Load the result of `read_kept_optimizer` into a new optimizer of `model`, which continues the count of updates."""
     try:
         restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept))
     except ValueError as error:

@@ -81,6 +81,7 @@ def accumulate_terms(
             terms = forward(batch)
         part = _part_of_loss(terms, denominators[taken - 1])
         torch.autograd.backward(part if loss_scale is None else part * loss_scale)
+        # Detached: otherwise the sum would hold on to the graph of every micro-batch.
         loss = part.detach() if loss is None else loss + part.detach()
         for name, term in terms.items():
             new = Term(term.nats.detach(), term.count.detach(), term.correct.detach())
@@ -96,4 +97,4 @@ def _part_of_loss(terms: Mapping[str, Term], denominators: Mapping[str, float | 
     if set(terms) != set(denominators):
         raise ValueError(f"the model's terms are {sorted(terms)}, but there are denominators for {sorted(denominators)}")
     quotients = [term.nats / denominators[name] for name, term in terms.items()]
-    return sum(quotients[1:], quotients[0])
+    return sum(quotients[1:], quotients[0])  # without a start, `sum` would first compute 0 + quotient on the device

@@ -1,8 +1,8 @@
 """Find the blocks of a bzip2 file, and decompress each separately.
 
 A block has at most 900,000 bytes before compression and begins, at any bit of the file, with 48 bits that never change, its
-magic; so many processes can decompress one file. Cut out and followed by the end of a stream, a block is a stream that the
-standard library decompresses and checks by the block's CRC. The format is described at
+magic, so that several processes can decompress one file. Cut out and followed by the end of a stream, a block is a stream that
+the standard library decompresses and checks by the block's CRC. The format is described at
 https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf.
 
 If the environment was made with a C compiler, `bzip2_walks.c` decompresses sound blocks, several at a time and about twice as

@@ -11,7 +11,7 @@ one language, whose meaning of a name goes first. A pattern is text with these p
 
 An empty pattern is a template that shows nothing within a sentence, such as a note. An unknown template shows nothing either,
 but is counted within a sentence. Most templates are boxes and notices, and vanish without a trace.
-"""
+"""  # plain: the parts of a pattern are a table
 
 import functools
 import math

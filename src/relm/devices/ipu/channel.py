@@ -1,7 +1,7 @@
 """Messages between the training loop and the worker of an IPU run, over a pair of pipes.
 
 A message is `MAGIC`, the length of its header in 8 bytes, the header in JSON, and the bytes of its arrays one after the other.
-Both ends use this module. What a Python prints before the worker takes its pipes does not begin with `MAGIC`. Runs on Python
+Both ends use this module. A missing `MAGIC` shows that something printed text before the worker took its pipes. Runs on Python
 3.8, and imports numpy only for arrays, so that a worker without numpy can report that.
 """
 
@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class ChannelError(Exception):
-    """The other end sent something else than a message, or ended within one."""
+    """The other end sent something other than a message, or closed the pipe within one."""
 
 
 class Closed(ChannelError):
@@ -70,7 +70,7 @@ def _read_array(stream: IO[bytes], dtype: str, shape: list[int]) -> np.ndarray:
 
 def _read(stream: IO[bytes], length: int) -> bytearray:
     """Return this many bytes."""
-    content = bytearray(length)
+    content = bytearray(length)  # not bytes, whose arrays would be read-only: torch warns of those
     view, have = memoryview(content), 0
     while have < length:
         count = stream.readinto(view[have:])  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """IPUs, and the simulator of their pipeline: devices that take whole updates in a worker process.
 
-The model and optimizer in this process have the tensors of the newest checkpoint or validation, the worker newer ones. This
-process computes validation, on the CPU.
+The worker has the current weights and optimizer state. This process has those of the newest checkpoint or validation, and
+computes validation on the CPU.
 """
 
 import os
@@ -54,7 +54,7 @@ class IpuDevice(UpdatingDevice):
         torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms imports torch's compiler, for seconds
         self._name, self._cache = run.device, cache
         self._compile_seconds = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # the thread that prepares inputs requests sums over the same pipe
         self.worker = WorkerProcess("simulator" if self._simulates else "poptorch")
 
     def _request(

@@ -1,4 +1,4 @@
-"""Computes the head's input of a model on IPUs, and texts on one IPU; here with the simulator, in plain torch.
+"""Compute the input of a model's head on IPUs, and texts on one IPU; here with the simulator, in plain torch.
 
 Logits never leave the device: for GPT-2's vocabulary they are sixty times as many numbers as the head's input. The host also
 has the head, and computes only the logits that it needs. Runs on Python 3.8.

@@ -16,13 +16,13 @@ OPTIONS = "RELM_POPRUN_OPTIONS"
 
 
 def launcher(pipeline: Pipeline) -> list[str]:
-    """Return the words before a step's name that start all instances by PopRun."""
+    """Return the command prefix that starts all instances of a step by PopRun."""
     options = shlex.split(os.environ.get(OPTIONS, ""))
     return ranks.poprun(pipeline.instances, pipeline.replicas, pipeline.ipus_per_replica, options)
 
 
 def launch(run: Run | None, processes: int, hosts: int = 1) -> list[str]:
-    """Return the words before a step's name that start it; `run` is None for jobs other than training."""
+    """Return the command prefix that starts a step; `run` is None for jobs other than training."""
     pipeline = None if run is None or DEVICES[run.device].simulator is None else run.pipeline
     if pipeline is not None and pipeline.instances > 1:
         return launcher(pipeline)

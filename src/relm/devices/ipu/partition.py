@@ -44,7 +44,7 @@ def _build_bert(config: BertConfig) -> LanguageModel:
 
 
 def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> None:
-    """Raise unless the placement has an IPU for each segment of the model, in order, and for no other."""
+    """Raise unless the placement lists exactly the model's segments, in order."""
     expected, found = [segment.name for segment in segments], [name for name, _ in placement]
     if expected == found:
         return
@@ -60,7 +60,7 @@ def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[s
 
 
 def ipus_of_parameters(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Return the IPU of each parameter: that of the segments that read it."""
+    """Return the IPU of each parameter; raise if segments on different IPUs read it."""
     require_placed(segments, placement)
     ipus = dict(placement)
     first: dict[str, str] = {}

@@ -151,6 +151,7 @@ class PoptorchBackend:
     def _sums(self, outputs: list[float]) -> UpdateSums:
         """Return the results of a call from its outputs, summed over replicas, micro-batches and updates."""
         updates = self._spec.pipeline["device_iterations"]
+        # The divisors of `_arrays` make each loss greater by the count of micro-batches, which the first division undoes.
         loss, each = outputs[0] / self._micro_batches() / updates, [value / updates for value in outputs[1:]]
         terms = {name: (each[2 * at], each[2 * at + 1]) for at, name in enumerate(self._placed.term_names)}
         return UpdateSums(np.array([loss], dtype=np.float64), terms)
@@ -192,7 +193,7 @@ class PoptorchBackend:
         self._running.setOptimizer(self._optimizer)
 
     def _written(self, name: str, held: Tensor) -> Tensor:
-        """Return the value for one of PopART's tensors: the state's for a moment or a count, else the old one."""
+        """Return the new value of one of PopART's tensors: from the state for a moment or a count, else unchanged."""
         if name.startswith(STEP):
             return torch.full_like(held, self._updates)
         for moment, prefix in MOMENTS.items():

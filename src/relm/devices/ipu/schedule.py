@@ -18,7 +18,7 @@ class PipelineStage(NamedTuple):
     segments: tuple[str, ...]
     """Their names, in the order of execution."""
     waiting: int
-    """The most micro-batches whose forward pass of this stage has begun, and whose backward pass has not."""
+    """The most micro-batches that have begun the forward pass of this stage, but not yet its backward pass."""
 
 
 def stages_of(placement: Sequence[tuple[str, int]]) -> list[PipelineStage]:

@@ -75,7 +75,7 @@ def make_foreign_parameter(name: str, ipu: int) -> ForeignParameter:
 
 def build_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[str, int]) -> LanguageModel:
     """Return a copy of the model with the unset parameters of one IPU; reading another's raises an error."""
-    with torch.device("meta"):
+    with torch.device("meta"):  # so that parameters of other IPUs take no memory
         model = build()
     for name, parameter in list(model.named_parameters()):
         module, _, leaf = name.rpartition(".")

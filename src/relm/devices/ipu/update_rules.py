@@ -36,7 +36,7 @@ class UpdateRule:
         return {**state, UPDATES: torch.tensor(float(self.updates))}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the state to copies of tensors as `tensors` returns them."""
+        """Copy the state from tensors that `tensors` returned."""
         if faults := sorted({*self.state, UPDATES} ^ set(tensors)):
             raise BackendError(
                 f"the state belongs to another model or optimizer: {', '.join(faults[:5])}; use a checkpoint of this run"
@@ -56,7 +56,7 @@ class UpdateRule:
     def _update(self, name: str, parameter: Tensor, gradient: Tensor, learning_rate: float) -> None:
         settings = self.optimizer
         decay = settings["weight_decay"] if is_decayed(settings["decayed"], name, parameter.dim()) else 0.0
-        if settings["name"] == "adam":
+        if settings["name"] == "adam":  # whose decay is part of the gradient, as in torch.optim.Adam
             gradient, decay = gradient + decay * parameter, 0.0
         step = self._moments_step(name, gradient) + decay * parameter
         if settings["name"] == "lamb" and is_adapted(settings, parameter.dim()):
@@ -76,7 +76,7 @@ class UpdateRule:
 
 
 def is_decayed(selected: str, name: str, dimensions: int) -> bool:
-    """Return True for a parameter with weight decay, where `decayed` of the optimizer's section is `selected`."""
+    """Return True if a parameter has weight decay; `selected` is `decayed` in the optimizer's section."""
     if selected == "all_but_biases":
         return not name.endswith("bias")
     return dimensions >= 2 or (selected == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
@@ -88,11 +88,11 @@ def is_adapted(optimizer: Mapping[str, Any], dimensions: int) -> bool:
 
 
 def _common_share(optimizer: Mapping[str, Any], gradients: Iterable[Tensor]) -> Tensor:
-    """Return the factor of all gradients that clips their common norm."""
+    """Return the factor that clips the common norm of all gradients."""
     if optimizer["gradient_clipping"] is None:
         return torch.tensor(1.0)
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    share: Tensor = (optimizer["gradient_clipping"] / (norm + 1e-6)).clamp(max=1.0)
+    share: Tensor = (optimizer["gradient_clipping"] / (norm + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
     return share
 
 

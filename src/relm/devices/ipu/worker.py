@@ -37,6 +37,7 @@ def main() -> None:
     requests, answers = take_pipes()
     for number in (signal.SIGINT, signal.SIGTERM):  # the training loop receives them too, and decides when the worker ends
         signal.signal(number, signal.SIG_IGN)
+    # Linux kills this process with its parent, also during a call; otherwise it would notice only at its next request.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return standard input and output for messages; all other output of this process goes to standard error."""
+    """Return standard input and output for messages; other output goes to standard error, so that no print breaks a message."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -61,7 +61,7 @@ def _is_inert(path: str) -> bool:
 
 
 class TimedPipe(io.RawIOBase):
-    """The end of a pipe that this process reads until a deadline."""
+    """A pipe that this process reads until a deadline."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         """Read from a pipe that has no buffer."""

@@ -6,9 +6,9 @@ letter does not matter, and a Romanian ș may have a comma or a cedilla. Upper a
 A word is a run of letters, as in Python's `\\w`, without digits and the underscore; a letter is a character with the marks
 that could not be composed with it. Characters between words are ignored. A word of the reference is compared with a word of the
 output that is the same without diacritics and case. If both texts have the same such words in the same order, as a model that
-does nothing else writes them, the first is compared with the first and so on; otherwise the alignment pairs most words, and
-among those most equal ones. A word without a partner is wrong, with all its letters; extra words of the output are counted
-and cost nothing.
+does nothing else writes them, the first is compared with the first and so on. Otherwise the alignment pairs as many words as
+it can, and of such alignments it takes one with the most equal words. A word without a partner is wrong, with all its letters;
+extra words of the output are counted and cost nothing.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The text of an answer, from its first and last token.
 
-With a WordPiece it is found as in the original BERT's `run_squad.py`, which does not know the characters of tokens: it aligns
-the tokens' text, without case and accents, with the words that they come from, and if that fails it returns the whole words.
+With a WordPiece it is found as in the original BERT's `run_squad.py`, which does not know the characters of tokens. It aligns
+the tokens' text, without case and accents, with the words that they come from; if that fails, it returns the whole words.
 With other tokenizers it is the paragraph from the first token's first character to the last token's last one, as in
 transformers' `run_qa.py`.
 """

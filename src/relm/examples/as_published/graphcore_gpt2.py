@@ -1,9 +1,9 @@
 """The index maps of Graphcore's GPT-2 for PyTorch v3.4.1, GPTDataset in data/indexed_dataset.py, bit for bit.
 
-All epochs are shuffled as one: their documents are put in a random order, the stream of tokens that this gives is cut into
-samples of L + 1 tokens that share one with their neighbours, and the samples are shuffled again. The three maps are Megatron's
-(``doc_idx``, ``sample_idx``, ``shuffle_idx``), drawn from one ``RandomState``; the original fills the second one token span by
-token span in Python, here it is arithmetic.
+All epochs are shuffled as one. Their documents are put in a random order, the resulting stream of tokens is cut into samples
+of L + 1 tokens that share one with their neighbours, and the samples are shuffled again. The three maps are Megatron's
+(``doc_idx``, ``sample_idx``, ``shuffle_idx``), drawn from one ``RandomState``. The original fills the second one token span by
+token span in Python; here it is arithmetic.
 
 One defect of the original is not repeated: it keeps the maps in files whose names lack the split, so with as many epochs of
 training as of validation (one) it validates on the training set.

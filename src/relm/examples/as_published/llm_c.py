@@ -1,6 +1,6 @@
 """The sequences of llm.c's training, in the order in which the shuffling DataLoader of llmc/dataloader.h reads them.
 
-Each of R processes reads all shards. The k-th sample of a shard begins at its token k R B T; process r reads B T + 1 tokens
+Each of R processes reads all shards. The k-th sample of a shard begins at its token k R B T. Process r reads B T + 1 tokens
 from k R B T + r B T on, which are B sequences of T inputs and labels. Each process has a separate Mersenne Twister, seeded
 with seed + r, which permutes the shards before each epoch, and the samples of a shard when the process comes to it. So the
 processes of one update read different shards, and no sample is read as a whole.

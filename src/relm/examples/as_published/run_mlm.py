@@ -2,9 +2,9 @@
 
 Every line of the file is a row, blank ones included, with its own ``[CLS]`` and ``[SEP]``. The rows of each batch of
 1,000 are concatenated and cut into blocks; the remainder of a batch is dropped. The count of blocks depends on which rows
-share a batch, and is the original's only if the documents are those of a whole file, in order: the articles of WikiText as this
+share a batch. It is the original's only if the documents are those of a whole file, in order: the articles of WikiText as this
 project reads them, from a dataset that holds none of them out of this file. Masks are drawn as blocks are read, Bernoulli for
-each token that is not special, as in the original; the draws are relm's, because the original's come from the generator of
+each token that is not special, as in the original. The draws are relm's, because the original's come from the generator of
 the process that trains.
 """
 

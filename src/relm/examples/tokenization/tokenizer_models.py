@@ -108,10 +108,10 @@ def bert_wordpiece(vocabulary: Path, lower_case: bool) -> Tokenizer:
 def t5_sentencepiece(path: Path) -> Tokenizer:
     """Return T5's or mT5's tokenizer from its sentencepiece model, with T5's 100 sentinels at the end.
 
-    The ids are sentencepiece's, with three exceptions that are rare in running text: the names of special pieces are spelled
-    out in other pieces; a mark after a character that the table replaces, such as an accent after ½, is lost; and of two
-    equally good segmentations of a word, such as a row of dashes, sentencepiece takes the one that rounding a 32-bit sum over
-    the whole sentence favours, the library always the same one.
+    The ids are sentencepiece's, with three exceptions that are rare in running text. The names of special pieces are spelled
+    out in other pieces. A mark after a character that the table replaces, such as an accent after ½, is lost. Of two equally
+    good segmentations of a word, such as a row of dashes, sentencepiece takes the one that rounding a 32-bit sum over the whole
+    sentence favours; the library always takes the same one.
     """
     from sentencepiece import sentencepiece_model_pb2
 
