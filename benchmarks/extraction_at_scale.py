@@ -1,7 +1,7 @@
 """Extract a dump made large by repetition, by few and many workers: time, memory, and the same bytes.
 
 `python benchmarks/extraction_at_scale.py DUMP --copies 20 200 --workers 1 16` makes two dumps of copies of DUMP, each
-copy with ids of its own, and extracts both. The documents must have the same sha256 for any number of workers.
+copy with its own ids, and extracts both. The documents must have the same sha256 for any number of workers.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def write_copies(dump: Path, target: Path, copies: int, cores: int) -> float:
 
 
 def extract(dump: Path, dataset: Path, workers: int, size: float) -> tuple[float, list[str]]:
-    """Extract a dump of so many GB of XML, print what it took, and return its seconds and the sha256 of the documents."""
+    """Extract a dump of `size` GB of XML, print what it took, and return its seconds and the sha256 of the documents."""
     with tempfile.TemporaryDirectory(dir=dump.parent) as folder:
         files = [Path(folder, f"{split}.jsonl") for split in SPLITS]
         written = [word for split, file in zip(SPLITS, files, strict=True) for word in (f"--{split}", str(file))]
@@ -74,7 +74,7 @@ def extract(dump: Path, dataset: Path, workers: int, size: float) -> tuple[float
 
 
 def compare(dump: Path, copies: int, workers: list[int]) -> tuple[float, list[float]]:
-    """Extract a dump of so many copies by each number of workers.
+    """Extract a dump of `copies` copies by each number of workers.
 
     Returns:
         The GB of its XML, and the seconds of each extraction.
