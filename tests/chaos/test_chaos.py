@@ -42,7 +42,7 @@ def calls(tmp_path: Path) -> DisturbedCalls:
 
 
 def probe(calls: DisturbedCalls) -> list[str]:
-    """Return the time of day and what reads, writes and flushes gave, in the disturbed folder and beside it."""
+    """Return the time of day and what reads, writes and flushes gave, inside and outside the disturbed folder."""
     files = [str(calls.folder / "disturbed" / "file"), str(calls.folder / "other")]
     command = [sys.executable, "-c", PROBE, *files]
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Snakemake's calls of Apptainer, carried out by another engine: which line comes of them, and what is refused."""
+"""Snakemake's calls of Apptainer, carried out by another engine: the resulting command line, and what is rejected."""
 
 import datetime
 import os
@@ -22,7 +22,7 @@ ID = f"sha256:{'c' * 64}"
 
 @pytest.fixture
 def with_image(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """A small project with an image of its own for `cpu`."""
+    """A small project with its own image for `cpu`."""
     (project.folder / "containers").unlink()
     shutil.copytree(Path(__file__).resolve().parents[2] / "containers", project.folder / "containers")
     built = Built(id=ID, bases={"BASE": "x"}, built=datetime.date(2026, 11, 20))

@@ -10,7 +10,7 @@ from relm.devices.detection import describe_ipu, describe_ipu_simulator, find_mi
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python of its own folder, in which a package named poptorch is installed: its metadata, which alone are read."""
+    """A Python in its own folder with an installed package named poptorch: only its metadata, since nothing else is read."""
     made = tmp_path / "sdk" / "python3"
     metadata = tmp_path / "sdk" / "packages" / "poptorch-3.3.0.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)

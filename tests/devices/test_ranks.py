@@ -1,4 +1,4 @@
-"""Rank 0 alone of the processes of one step prints and writes; a single process does so, too."""
+"""Of the processes of one step only rank 0 prints and writes; a single process does so, too."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Folders of causal models of many kinds, as `save_pretrained` writes them, and folders that are refused."""
+"""Folders of causal models of many kinds, as `save_pretrained` writes them, and folders that are rejected."""
 
 import hashlib
 import json
@@ -204,7 +204,7 @@ def test_bfloat16_moves_the_loss_of_relm_s_gpt2_a_little(evaluated) -> None:
 
 
 def refusal(folder: Path, tokens: int = TOKENS) -> str:
-    """Return the one sentence with which a folder is refused."""
+    """Return the one sentence that rejects a folder."""
     with pytest.raises(RelmError) as refused:
         load_causal(folder, tokens, ONE_THREAD)
     message = str(refused.value)

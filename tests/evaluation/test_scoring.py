@@ -21,7 +21,7 @@ FOLLOWING = [[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25
 
 
 class Table(CausalModel):
-    """A model that sees the last token alone, and records its inputs."""
+    """A model that sees only the last token, and records its inputs."""
 
     folder, sha256, vocabulary_size = Path("table"), "", 4
 

@@ -1,4 +1,4 @@
-"""An evaluation that is declared outside the package is run by the graph as if it were one of its own."""
+"""The graph runs an evaluation that is declared outside the package like a built-in one."""
 
 import json
 import subprocess

@@ -46,7 +46,7 @@ def test_the_document_of_every_shipped_dataset_says_how_its_files_are_read(check
 
 
 def many_files(count: int, **keys: Any) -> Dataset:
-    """Return a dataset of so many files."""
+    """Return a dataset of `count` files."""
     source = {"url": "https://example.org/x"}
     files = {f"{number}.x": {"sha256": f"{number:064x}", "size": 1, "sources": [source]} for number in range(count)}
     return Dataset.model_validate({"title": "L", "licence": "MIT", "language": "en", "files": files, **keys})

@@ -1,4 +1,4 @@
-"""The runs of a recipe with `seeds` differ in the seed alone, and share all data."""
+"""The runs of a recipe with `seeds` differ only in the seed, and share all data."""
 
 from pathlib import Path
 

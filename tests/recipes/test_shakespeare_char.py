@@ -155,7 +155,7 @@ def test_the_gpu_run_differs_in_what_nanogpts_configuration_says(plan: Plan) -> 
 @pytest.mark.full
 @pytest.mark.timeout(3700)
 def test_the_run_itself_gives_about_the_published_loss(shared_data: Path, tmp_path: Path) -> None:
-    """Minutes on two cores; 1.88 is what nanoGPT's README says of its own."""
+    """Minutes on two cores; 1.88 is the loss that nanoGPT's README reports."""
     for name in ("Snakefile", "src", "profiles", "containers", "recipes"):
         (tmp_path / name).symlink_to(CHECKOUT / name)
     environment = {

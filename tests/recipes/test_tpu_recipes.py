@@ -138,7 +138,7 @@ def test_a_dry_run_shows_the_graph_from_the_downloads_to_the_verdict(name: str, 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_a_smoke_twin_runs_from_real_data_to_its_published_model(name: str, tmp_path: Path, shared_data: Path) -> None:
-    """On a CPU, without a network: data and tokenizers come from the folder beside the checkout, by content."""
+    """On a CPU, without a network: data and tokenizers come from the folder next to the checkout, by content."""
     shipped, nowhere = shipped_project(tmp_path, without=FINE_TUNED), "http://127.0.0.1:9"
     done = shipped.snakemake(f"results/smoke/{name}", RELM_MIRROR=str(shared_data), http_proxy=nowhere, https_proxy=nowhere)
     assert done.returncode == 0, done.stdout

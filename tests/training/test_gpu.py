@@ -48,7 +48,7 @@ PLAIN: dict[str, Any] = {"run": {"device": "cuda", "compile": False}}
 
 
 def losses(run: TinyRun) -> list[float]:
-    """Return the losses of the run's steps, after training it in a process of its own."""
+    """Return the losses of the run's steps, after training it in a separate process."""
     code, message = run.attempt(seconds=500)
     assert code == 0, message
     return [line["loss"] for line in run.lines() if "loss" in line]

@@ -1,4 +1,4 @@
-"""A file that cannot be read concerns those alone who ask for what it describes."""
+"""A file that cannot be read concerns only those who ask for what it describes."""
 
 import os
 from pathlib import Path

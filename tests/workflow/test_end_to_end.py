@@ -1,4 +1,4 @@
-"""From a dump, and from a folder of one's own text, to a published folder that others can use."""
+"""From a dump, and from a folder of a user's text, to a published folder that others can use."""
 
 import json
 import re

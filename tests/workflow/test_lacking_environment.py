@@ -1,4 +1,4 @@
-"""A run on a device that this environment lacks is refused before its data are made, and a dry-run warns."""
+"""A run on a device that this environment lacks is rejected before its data are made, and a dry-run warns."""
 
 from pathlib import Path
 

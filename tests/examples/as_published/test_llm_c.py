@@ -1,4 +1,4 @@
-"""The order of llm.c's sequences equals that of its own C loader, and a run can begin at any step of it."""
+"""The order of llm.c's sequences equals that of its C loader, and a run can begin at any step of it."""
 
 import hashlib
 import json
