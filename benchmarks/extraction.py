@@ -138,7 +138,7 @@ def write_input(dump: Path, target: Path, copies: int = 1) -> float:
     with bz2.open(target, "wt", encoding="utf-8", newline="") as output:
         for copy in range(copies):
             for page in pages_of(dump):
-                text = page if not copy else number_anew(page, copy * step)
+                text = page if not copy else renumber(page, copy * step)
                 if page.endswith(PAGE_END) or copy == copies - 1:  # the end stands at the end of the last copy
                     size += len(text.encode())
                     output.write(text)
@@ -150,7 +150,7 @@ def id_step(dump: Path) -> int:
     return 1 + max(int(found[1]) for page in pages_of(dump) if (found := _ID.search(page)))
 
 
-def number_anew(page: str, step: int) -> str:
+def renumber(page: str, step: int) -> str:
     """Return a page with another id, and without the header before it."""
     begin = max(page.find("<page>"), 0)
     return _ID.sub(lambda found: f"<id>{int(found[1]) + step}", page[begin:], count=1)

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from extraction import PAGE_END, id_step, number_anew, pages_of, write_dataset
+from extraction import PAGE_END, id_step, pages_of, renumber, write_dataset
 
 from relm.artifact import sha256_of
 from relm.limits import usable_cores
@@ -34,7 +34,7 @@ BETWEEN = (
 
 def compressed_copy(copy: int, copies: int, dump: Path, step: int) -> tuple[int, bytes]:
     """Return one copy of a dump's pages as a bz2 stream, with the header in the first and the end in the last; and its size."""
-    pages = (page if not copy else number_anew(page, copy * step) for page in pages_of(dump))
+    pages = (page if not copy else renumber(page, copy * step) for page in pages_of(dump))
     text = "".join(page for page in pages if page.endswith(PAGE_END) or copy == copies - 1).encode()
     return len(text), compress(text)
 

@@ -57,7 +57,7 @@ def test_without_settings_every_call_is_right(calls: DisturbedCalls) -> None:
     assert calls.failures == 0
 
 
-def test_calls_on_files_of_the_folder_alone_fail(calls: DisturbedCalls) -> None:
+def test_only_calls_on_files_of_the_folder_fail(calls: DisturbedCalls) -> None:
     calls.set(reads_one_in=1)
     assert probe(calls)[1:] == ["EIO done done", "done done done"]
     calls.set(writes_one_in=1, error=errno.ENOSPC)

@@ -74,6 +74,6 @@ def test_the_ipus_of_cards_are_counted_and_not_their_other_files(python: Path, t
     assert line == f"yes: 2 in this machine, poptorch 3.3.0 ({python})"
 
 
-def test_the_simulator_needs_a_python_alone() -> None:
+def test_the_simulator_needs_only_a_python() -> None:
     assert describe_ipu_simulator({}) == f"yes: pipelines of any number of IPUs on the CPU, in {sys.executable}"
     assert describe_ipu_simulator({"RELM_IPU_PYTHON": "/opt/none"}).startswith("no: RELM_IPU_PYTHON: program /opt/none")

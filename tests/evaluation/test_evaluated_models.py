@@ -107,7 +107,7 @@ def test_a_model_of_transformers_is_scored_as_transformers_does(tmp_path: Path, 
         assert torch.allclose(ours.model(ids).logits, whole, 1e-5, 1e-6)  # the model is left as it was
 
 
-def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path: Path, monkeypatch) -> None:
+def test_a_model_whose_head_cannot_be_called_separately_gives_all_its_logits(tmp_path: Path, monkeypatch) -> None:
     """Add to the logits a bias by the ids, outside the model's body."""
     theirs = saved(tmp_path, *FAMILIES["llama"][:2])
     forward = hf.LlamaForCausalLM.forward

@@ -151,7 +151,7 @@ def test_a_planned_recipe_has_its_jobs_found_without_reading_another(
     assert found.find_job(ExamplesJob, next(iter(plan.examples_keys)), "sample") is plan.examples_jobs["main"]
 
 
-def test_a_job_of_any_recipe_or_twin_is_found_by_its_key_alone(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_any_recipe_or_twin_is_found_by_only_its_key(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)
     for name in ("tiny", "smoke/tiny"):
         plan = Project().plan(name)

@@ -128,7 +128,7 @@ def test_the_model_has_nanogpts_parameters_and_initial_weights(plan: Plan) -> No
         assert weight.std().item() == pytest.approx(spread, rel=5 / math.sqrt(2 * weight.numel())), name
 
 
-def test_the_optimizer_decays_matrices_and_embeddings_alone(plan: Plan) -> None:
+def test_the_optimizer_decays_only_matrices_and_embeddings(plan: Plan) -> None:
     model = initial_model(configuration(plan.recipe, TokenizerFacts("0" * 64, 65, None)), seed=3, init_from=None)
     optimizer = build_optimizer(model, plan.recipe.pretrain["main"].optimizer)
     numbers = {group["weight_decay"]: sum(weight.numel() for weight in group["params"]) for group in optimizer.param_groups}

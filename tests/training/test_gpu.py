@@ -129,7 +129,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SWITCHES)
 @pytest.mark.parametrize("on", [PLAIN, ON_GPU], ids=["plain", "compiled"])
-def test_a_switch_changes_rounding_alone(tmp_path: Path, examples: Path, name: str, on: dict[str, Any]) -> None:
+def test_a_switch_changes_only_rounding(tmp_path: Path, examples: Path, name: str, on: dict[str, Any]) -> None:
     changes = merge(SHORT, merge(float32("causal"), on))
     without = TinyRun(tmp_path / "without", examples, changes)
     switched = TinyRun(tmp_path / "switched", examples, merge(changes, SWITCHES[name]))

@@ -58,7 +58,7 @@ def broken_project(project: Commands) -> Commands:
 
 
 @pytest.mark.timeout(60)
-def test_other_targets_run_while_broken_files_lie_beside_them(broken_project: Commands) -> None:
+def test_other_targets_run_while_broken_files_lie_next_to_them(broken_project: Commands) -> None:
     assert broken_project.jobs("results/tiny")["publish"] == 1
 
 

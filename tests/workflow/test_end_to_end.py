@@ -109,7 +109,7 @@ def own_text_project(project: Commands) -> Path:
     return texts
 
 
-def test_a_folder_of_ones_own_text_is_a_dataset_and_an_edited_text_trains_beside(project: Commands) -> None:
+def test_a_folder_of_text_is_a_dataset_and_an_edited_text_trains_another_model(project: Commands) -> None:
     texts = own_text_project(project)
     done = project.snakemake("results/mine")
     assert done.returncode == 0, done.stdout
