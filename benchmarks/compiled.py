@@ -42,7 +42,7 @@ def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
     """Return the arguments of `transformers_step.py` for a recipe of one phase.
 
     Args:
-        alone: only what one device does of its part of the batch.
+        alone: trace only what one device does with its part of the batch.
     """
     plan = Project(CHECKOUT).plan(recipe_name)
     (phase,) = plan.recipe.pretrain.values()
@@ -61,7 +61,7 @@ def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
 
 
 def traced_by(script: str, argument: str, devices: int, request: ProgramRequest, folder: Path) -> TracedProgram:
-    """Return a program traced by a script beside this one, in a process that has so many devices."""
+    """Run a script of this folder in a process with this number of devices, and return the program that it traces."""
     hlo = folder / "step.hlo"
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "PYTHONPATH": str(CHECKOUT / "src")}
     command = [str(find_interpreter()), str(CHECKOUT / "benchmarks" / script), argument, str(hlo)]
@@ -100,7 +100,7 @@ def ours(name: str, alone: bool) -> Compiled:
 
 
 def figures(made: Compiled) -> dict[str, float]:
-    """Return the figures to compare; none where the compiler refused the program."""
+    """Return the figures to compare; none where the compiler rejected the program."""
     if made.memory is None or made.flops is None or made.bytes_accessed is None:
         return {}
     return {"HBM, GiB": made.memory.peak / GIB, "FLOPs": made.flops, "bytes": made.bytes_accessed}

@@ -71,7 +71,7 @@ class Contender:
         return median(run[key] for run in self.runs)
 
     def format_ratios(self, ours: "Contender") -> str:
-        """Return the ratios of the times of each run to those of relm's run beside it, with their spread."""
+        """Return the ratio of each run's time to that of relm's run in the same turn, with the spread."""
         ratios = {
             key: sorted(theirs[key] / mine[key] for theirs, mine in zip(self.runs, ours.runs, strict=True))
             for key in ("clock", "processor")

@@ -50,7 +50,7 @@ def watch_run(lines: Lines, curve: Curve, repetitions: int, interval: int, ignor
 
 
 def describe(watches: Sequence[CurveWatch], alone: Sequence[CurveWatch]) -> str:
-    """Return the cells of a fault: seen, median step, the same by the loss alone, and resemblances with their counts."""
+    """Return the cells of a fault: seen, median step, the same by the loss only, and resemblances with their counts."""
 
     def seen(found: Sequence[CurveWatch]) -> str:
         steps = [watch.left_at for watch in found if watch.left_at is not None]

@@ -1,4 +1,4 @@
-"""Measure the originals' defects on real text, beside the default: `python benchmarks/defects.py WIKITEXT --bert FOLDER ...`.
+"""Measure the originals' defects on real text against the default: `python benchmarks/defects.py WIKITEXT --bert FOLDER ...`.
 
 Prints the table of docs/as_published.md. WIKITEXT is a WikiText file such as wiki.train.raw, which may be compressed; the
 folders hold published tokenizers: vocab.txt (BERT), vocab.json and merges.txt (RoBERTa), encoder.json and vocab.bpe (GPT-2).

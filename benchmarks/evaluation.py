@@ -1,8 +1,8 @@
-"""Measure how fast texts are scored, beside lm_eval and Hugging Face's loop for strided windows:
+"""Measure how fast texts are scored, compared with lm_eval and Hugging Face's loop for strided windows:
 `python benchmarks/evaluation.py --tokenizer TOKENIZER --lambada FILE --wikitext FILE --harness-python PYTHON`.
 
 A random GPT-2 of the published small shape reads the beginning of LAMBADA's and of WikiText's test file. Each contender is a
-process of its own, with its own peak of memory; its time begins when it has loaded the model, and ours has the tokens, which
+separate process, with its own peak of memory; its time begins when it has loaded the model, and ours has the tokens, which
 take lm_eval some milliseconds. They run in turns, so that all see the same machine. PYTHON is that of an environment with
 lm_eval[hf]==0.4.13 and with relm's own torch and transformers: otherwise versions are compared.
 """
@@ -157,8 +157,8 @@ WHAT = {
 def operations(task: str, layers: int, width: int, vocabulary: int = 50_257) -> tuple[float, float]:
     """Floating-point operations for each token that is read: ours, and of one who computes all logits.
 
-    Two for each weight of a matrix, and attention to half a context. Where few places are scored, the last layer needs keys and
-    values alone of the others, 2 of its 12 width^2 weights.
+    Two for each weight of a matrix, and attention to half a context. Where few places are scored, the last layer needs only
+    keys and values of the others, 2 of its 12 width^2 weights.
     """
     body, head = 2 * 12 * layers * width**2, 2 * vocabulary * width
     attention = 0 if task == "lambada" else 2 * layers * CONTEXT * width
@@ -171,7 +171,7 @@ def operations(task: str, layers: int, width: int, vocabulary: int = 50_257) -> 
 
 
 def compare(title: str, needed: Sequence[float], contenders: list[Contender], pairs: int) -> None:
-    """Run all in alternation, and print the time of each beside the first, which is relm's."""
+    """Run all in alternation, and compare the time of each with the first, which is relm's."""
     run_in_turns(contenders, pairs)
     ours = contenders[0]
     mine, all_logits = needed

@@ -1,11 +1,11 @@
-"""Measure how fast a dump becomes documents, beside WikiExtractor and mwparserfromhell: `python benchmarks/extraction.py DUMP`.
+"""Compare extraction of a dump with WikiExtractor and mwparserfromhell by speed: `python benchmarks/extraction.py DUMP`.
 
-WikiExtractor 3.1.0 (AGPL-3.0) is no part of the project: it is installed into a temporary environment from PyPI, and runs
+WikiExtractor 3.1.0 (AGPL-3.0) is not part of the project: it is installed into a temporary environment from PyPI, and runs
 unchanged, as `--json --no-templates`, on the same .xml.bz2 and with as many processes. Every run of either is a whole command
-in a process of its own, imports included, in turns. WikiExtractor takes a page for an article only by its <ns>, which dumps
+in a separate process, imports included, in turns. WikiExtractor takes a page for an article only by its <ns>, which dumps
 lacked before 2010 (enwik8 is of 2006): such a dump first gets them, and <redirect /> where a page is one, for both.
 
-mwparserfromhell cleans the same articles as relm's cleaner alone, in alternation; it reads no dumps.
+mwparserfromhell cleans the same articles as relm's cleaner (no other step), in alternation; it reads no dumps.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def write_input(dump: Path, target: Path, copies: int = 1) -> float:
     with bz2.open(target, "wt", encoding="utf-8", newline="") as output:
         for copy in range(copies):
             for page in pages_of(dump):
-                text = page if not copy else number_anew(page, copy * step)
+                text = page if not copy else renumber(page, copy * step)
                 if page.endswith(PAGE_END) or copy == copies - 1:  # the end stands at the end of the last copy
                     size += len(text.encode())
                     output.write(text)
@@ -150,7 +150,7 @@ def id_step(dump: Path) -> int:
     return 1 + max(int(found[1]) for page in pages_of(dump) if (found := _ID.search(page)))
 
 
-def number_anew(page: str, step: int) -> str:
+def renumber(page: str, step: int) -> str:
     """Return a page with another id, and without the header before it."""
     begin = max(page.find("<page>"), 0)
     return _ID.sub(lambda found: f"<id>{int(found[1]) + step}", page[begin:], count=1)

@@ -1,7 +1,7 @@
 """Extract a dump made large by repetition, by few and many workers: time, memory, and the same bytes.
 
 `python benchmarks/extraction_at_scale.py DUMP --copies 20 200 --workers 1 16` makes two dumps of copies of DUMP, each
-copy with ids of its own, and extracts both. The documents must have the same sha256 for any number of workers.
+copy with its own ids, and extracts both. The documents must have the same sha256 for any number of workers.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from extraction import PAGE_END, id_step, number_anew, pages_of, write_dataset
+from extraction import PAGE_END, id_step, pages_of, renumber, write_dataset
 
 from relm.artifact import sha256_of
 from relm.limits import usable_cores
@@ -34,7 +34,7 @@ BETWEEN = (
 
 def compressed_copy(copy: int, copies: int, dump: Path, step: int) -> tuple[int, bytes]:
     """Return one copy of a dump's pages as a bz2 stream, with the header in the first and the end in the last; and its size."""
-    pages = (page if not copy else number_anew(page, copy * step) for page in pages_of(dump))
+    pages = (page if not copy else renumber(page, copy * step) for page in pages_of(dump))
     text = "".join(page for page in pages if page.endswith(PAGE_END) or copy == copies - 1).encode()
     return len(text), compress(text)
 
@@ -55,7 +55,7 @@ def write_copies(dump: Path, target: Path, copies: int, cores: int) -> float:
 
 
 def extract(dump: Path, dataset: Path, workers: int, size: float) -> tuple[float, list[str]]:
-    """Extract a dump of so many GB of XML, print what it took, and return its seconds and the sha256 of the documents."""
+    """Extract a dump of `size` GB of XML, print what it took, and return its seconds and the sha256 of the documents."""
     with tempfile.TemporaryDirectory(dir=dump.parent) as folder:
         files = [Path(folder, f"{split}.jsonl") for split in SPLITS]
         written = [word for split, file in zip(SPLITS, files, strict=True) for word in (f"--{split}", str(file))]
@@ -74,7 +74,7 @@ def extract(dump: Path, dataset: Path, workers: int, size: float) -> tuple[float
 
 
 def compare(dump: Path, copies: int, workers: list[int]) -> tuple[float, list[float]]:
-    """Extract a dump of so many copies by each number of workers.
+    """Extract a dump of `copies` copies by each number of workers.
 
     Returns:
         The GB of its XML, and the seconds of each extraction.

@@ -1,4 +1,4 @@
-"""Measure how fast rows of a table are gathered at random, beside pyarrow and `datasets`: `python benchmarks/gathering.py`.
+"""Compare random gathering of a table's rows with pyarrow and `datasets` by speed: `python benchmarks/gathering.py`.
 
 The table is written first, into a temporary folder, and read once, so that it is in the page cache as it is during training.
 Each batch is of other random rows, the same for all readers, which take turns; a reader's figure is its median. Then opening,

@@ -1,4 +1,4 @@
-"""Tokens a second beside plain `generate` of `transformers`: `python benchmarks/generation.py gpt2 --batch 1 8`.
+"""Compare tokens a second with plain `generate` of `transformers`: `python benchmarks/generation.py gpt2 --batch 1 8`.
 
 relm writes with `generate` too; the ratio is what its own streams of random numbers and windows cost. A random GPT-2
 with the same weights in both, prompts of one length, precision and threads; attention through `scaled_dot_product_attention` in
@@ -123,7 +123,7 @@ def theirs(setting: Setting, model: Gpt2 | None) -> Callable[[Texts], Texts]:
 
 
 def peak_memory(setting: Setting, batch: int, is_ours: bool) -> int:
-    """Return the peak memory in MB of a process to write once, with weights of its own."""
+    """Return the peak memory in MB of a process that loads its own weights and writes once."""
     torch.set_num_threads(setting.threads)
     write = ours(setting, weights(setting)) if is_ours else theirs(setting, None)
     write(setting.prompts(batch))

@@ -3,7 +3,7 @@
 A reader makes the inputs of steps from stored examples, as the loop's thread does, with nothing else to do: order, gathering,
 masks, counts of labels, staging. In turns with it, bare steps (forward, backward, clipping, AdamW) are taken of the
 model of `benchmarks/loop.py`, 4 layers of width 256. The ratio of the two rates is what the reader has to spare on this
-machine; the rate alone says how fast a device it could feed.
+machine; the rate itself says how fast a device it could feed.
 """
 
 import argparse

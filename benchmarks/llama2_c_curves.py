@@ -6,8 +6,8 @@
     python benchmarks/llama2_c_curves.py figures --output RUNS > recipes/reference_runs/stories260k_scaled_llama2_c.yaml
 
 FOLDER is a checkout of karpathy/llama2.c (350e04fe), --text the file of recipes/data/tinyshakespeare_text.yaml or another
-plain text, whose last tenth is held out, --tokenizer that of recipes/models/stories260k_tokenizer.yaml. relm makes the tokens,
-and both programs read them: train.py as its pretokenized shards, the held-out tokens being the first. train.py runs unchanged,
+plain text, whose last tenth is held out, --tokenizer that of recipes/models/stories260k_tokenizer.yaml. The tokens are
+relm's; both programs read them: train.py as its pretokenized shards, the held-out tokens being the first. It runs unchanged,
 in float32 and one thread; from outside, its folder of data and its seeds are replaced, and learning rate, gradient norm (before
 clipping) and loss are recorded. The recipe is stories260k_scaled. Each model is then scored by relm on all held-out tokens, and
 the original's by its own code as well. Finished runs are not repeated.
@@ -249,7 +249,7 @@ def train_once(given: argparse.Namespace, program: str, seed: int) -> None:
 
 
 def run_all(given: argparse.Namespace) -> None:
-    """Make the tokens and the runs that are not there, each in a process of its own."""
+    """Make the missing tokens and runs, each in a separate process."""
     if not (given.output / "examples" / "tok512" / "1_train.bin").exists():
         make_examples(given, given.output / "examples")
     for seed in given.seeds:

@@ -1,4 +1,4 @@
-"""A whole run of ours beside `transformers`' Trainer: `python benchmarks/loop.py causal`, `masked` or `seq2seq`.
+"""Compare a whole run of ours with `transformers`' Trainer: `python benchmarks/loop.py causal`, `masked` or `seq2seq`.
 
 Both train the same architecture from random weights on the same examples with the same batches, precision, threads, AdamW
 (torch's fused kernel), clipping and schedule, log every 10 steps, and save one checkpoint, weights and optimizer, at the end.
@@ -9,7 +9,7 @@ the finished model as well; the Trainer finds its examples ready in memory. The 
     python benchmarks/loop.py overhead causal
 
 times, with a clock around each part and no profiler, what of a run of ours is spent outside forward, backward and optimizer
-(clipping included): waiting for input, seeding, logging and all the rest; the checkpoint at the end and the start apart.
+(clipping included). That is waiting for input, seeding, logging and all the rest, with the last checkpoint and the start apart.
 `--tiny` takes the quickstart's sizes.
 
 The Trainer needs the package accelerate, which the project's environment lacks: `pip install accelerate`.
@@ -285,7 +285,7 @@ def clocked(times: dict[str, Any]) -> Iterator[None]:
 
 
 def own_clocks() -> Any:
-    """Return the seconds by the clock, and processor time of this thread alone."""
+    """Return the seconds by the clock, and the processor time of only this thread."""
     return np.array([time.perf_counter(), time.thread_time()])
 
 

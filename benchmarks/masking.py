@@ -1,4 +1,4 @@
-"""Measure how fast sentences become masked examples, beside two originals.
+"""Measure how fast sentences become masked examples, compared with two originals.
 
     python benchmarks/masking.py [--graphcore FOLDER] [--tpu-pretrain FOLDER] [--runs 5] [--documents 8000]
 

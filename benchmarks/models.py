@@ -1,9 +1,9 @@
-"""A training step of our models beside `transformers`: `python benchmarks/models.py bert-base --length 128 --masked 20`.
+"""Compare a training step of our models with `transformers`: `python benchmarks/models.py bert-base --length 128 --masked 20`.
 
 Forward, backward and AdamW, on the same weights and batch, precision and threads, attention through
 `scaled_dot_product_attention` in both. The two take turns, so that both see the same machine; that their losses agree is
 checked first. Peak memory is measured in a fresh process each. For masked language models, the ratio that gathering the masked
-positions gives in arithmetic alone is printed beside the ratio of times.
+positions gives by operations only is printed next to the ratio of times.
 """
 
 import argparse

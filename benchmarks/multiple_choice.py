@@ -1,9 +1,9 @@
-"""Measure how fast choices are scored, beside lm_eval:
+"""Measure how fast choices are scored, compared with lm_eval:
 `python benchmarks/multiple_choice.py --tokenizer TOKENIZER --file FILE --format FORMAT --harness-python PYTHON`.
 
 A random GPT-2 of the published small shape scores the choices of a file's first questions as lm_eval does. With `--text FILE`
 the questions are made of running text: each has a context of 80 words and four endings of 25, one of which follows the context;
-HellaSwag's are about as long. Each contender is a process of its own that has loaded the model; its time begins with the texts,
+HellaSwag's are about as long. Each contender is a separate process that has loaded the model; its time begins with the texts,
 and ends with a log-likelihood of every choice. They run in turns, so that all see the same machine. With `--precisions float32
 bfloat16` both are measured, and the log-likelihoods of each contender are compared with those of relm in float32. PYTHON is
 that of an environment with lm_eval[hf]==0.4.13 and with relm's own torch and transformers: `.venv/harness/bin/python` after

@@ -1,4 +1,4 @@
-"""Measure one step of each optimizer, beside its peer: `python benchmarks/optimizers.py [--layers 12] [--hidden 768]`.
+"""Compare one step of each optimizer with its peer: `python benchmarks/optimizers.py [--layers 12] [--hidden 768]`.
 
 The parameters are those of a BERT of this size, the gradients random. Contestants take turns on the same machine, so that both
 see the same load; the figure is the median of the ratios of neighbouring turns, and their quartiles. Peak memory is measured in
@@ -60,7 +60,7 @@ class Weights(nn.Module):
 
 
 def contestant(name: str, model: Weights) -> Step:
-    """Return one step of an optimizer of its own on the model's weights."""
+    """Make an optimizer for the model's weights, and return its step."""
     if name in RECIPES:
         settings = Optimizer.model_validate({"learning_rate": 1e-5, "weight_decay": 0.01, **RECIPES[name]})
         return build_optimizer(model, settings).step
@@ -75,7 +75,7 @@ def contestant(name: str, model: Weights) -> Step:
 
 
 def peak_megabytes(name: str | None, layers: int, hidden: int) -> int:
-    """Return the peak memory of two steps in a separate process; None: of the weights and gradients alone."""
+    """Return the peak memory of two steps in a separate process; None: of only the weights and gradients."""
     model = Weights(layers, hidden)
     if name is not None:
         step = contestant(name, model)

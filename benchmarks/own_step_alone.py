@@ -1,4 +1,4 @@
-"""A recipe's step as one device of its slice takes its part of the batch alone, without sums; for `benchmarks/compiled.py`.
+"""Trace a recipe's step on one device of its slice and its part of the batch, without sums; for `benchmarks/compiled.py`.
 
 PJRT_DEVICE=CPU CPU_NUM_DEVICES=1 .venv-tpu/bin/python benchmarks/own_step_alone.py RECIPE STEP.hlo
 """

@@ -1,4 +1,4 @@
-"""Measure a dry-run of 30 recipes over 50 shards beside an empty workflow: `python benchmarks/parsing.py [--runs 5]`.
+"""Compare a dry-run of 30 recipes over 50 shards with an empty workflow: `python benchmarks/parsing.py [--runs 5]`.
 
 Both run in turn, so that a noisy machine disturbs them alike; processor time of the whole process is compared.
 """

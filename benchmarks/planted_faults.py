@@ -2,7 +2,7 @@
 
     python benchmarks/planted_faults.py --runs FOLDER --text FILE
 
-Each run is a GPT-2 of two layers on the bytes of a text, with a seed of its own for weights and order, or for the weights alone
+Each run is a GPT-2 of two layers on the bytes of a text, with its own seed for weights and order, or only for the weights
 (`ORDERS`). A fault changes what training does and leaves the log as it is: the learning rate that is logged is the
 right one. A run that is there already is not repeated.
 """
@@ -191,7 +191,7 @@ FAULTS: dict[str, Callable[[int], Any]] = {
 
 @contextmanager
 def order_of(which: str) -> Iterator[None]:
-    """Let the seed decide weights and order, or the weights alone."""
+    """Let the seed decide weights and order, or only the weights."""
 
     def change(before: Any) -> Any:
         return lambda seed, purpose, *words: before(0 if purpose == "order" else seed, purpose, *words)

@@ -1,4 +1,4 @@
-"""Measure how far a replayed segment is from the attested one: by rounding alone, and with the smallest faults. The bands of
+"""Measure how far a replayed segment is from the attested one: with only rounding, and with the smallest faults. The bands of
 `relm.replay.resemblance` lie between the two.
 
     snakemake results/quickstart

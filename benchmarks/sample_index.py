@@ -1,8 +1,8 @@
-"""Measure how fast GPT-2's sample index is made, beside the original's loops: `python benchmarks/sample_index.py`.
+"""Measure how fast GPT-2's sample index is made, compared with the original's loops: `python benchmarks/sample_index.py`.
 
 `--graphcore FOLDER` names nlp/gpt2/pytorch of a checkout of graphcore/examples v3.4.1, whose loop is Python; `--megatron
 FOLDER` a checkout of Megatron-LM with megatron/core/datasets built by its Makefile, whose loop is C++. All get the same
-documents, in turns, each in a process of its own, and their results are compared.
+documents, in turns, each in a separate process, and their results are compared.
 """
 
 import argparse

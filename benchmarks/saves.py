@@ -23,7 +23,7 @@ WAYS = {"waits": 0.0, "continues": 0.8}
 
 
 def train(folder: Path, way: str) -> None:
-    """Train in a folder of its own, and print the figures as JSON; for a fresh process."""
+    """Train in a separate folder, and print the figures as JSON; for a fresh process."""
     from relm.devices import host_copies
     from relm.limits import peak_resident_memory
     from relm.recipes.recipe import Recipe

@@ -1,12 +1,12 @@
-"""Measure how fast documents become a stream of GPT-2's tokens on disk, beside Megatron-LM and `datasets.map`.
+"""Measure how fast documents become a stream of GPT-2's tokens on disk, compared with Megatron-LM and `datasets.map`.
 
     python benchmarks/tokenisation.py DOCUMENTS --tokenizer TOKENIZER.json --megatron FOLDER [--workers 2] [--runs 3]
         [--copies 8 --fewer-copies 2]
 
 DOCUMENTS are JSON lines, such as `relm extract` writes of enwik8; TOKENIZER.json is GPT-2's, as `relm import-tokenizer` writes
 it (recipes/models/gpt2_tokenizer.yaml). FOLDER is a checkout of https://github.com/NVIDIA/Megatron-LM. Every contender is one
-command in a process of its own, and the whole of it is timed, start and imports included; beside it stands what the command
-says of itself, without its imports. The contenders take turns on the same file and the same cores:
+command in a separate process, and the whole of it is timed, start and imports included; next to it stands what the command
+reports itself, without its imports. The contenders take turns on the same file and the same cores:
 
 - relm: `relm pregenerate`, by one worker, by all, and twice by one worker at the same time, which shows what the machine gives;
 - preprocess_data: Megatron's tools/preprocess_data.py with the fast tokenizer of Hugging Face;
@@ -14,8 +14,8 @@ says of itself, without its imports. The contenders take turns on the same file 
 - datasets.map: `datasets` with the same fast tokenizer, batched, then as many processes; it writes Arrow, not .bin and .idx.
 
 With `--fewer-copies` each contender also runs on a smaller input. The difference of the two runs is the steady state, in which
-imports, tokenizers and the first words of a cache have no part: MB of JSON lines a second, and a second of processor time,
-which other programs on the machine disturb less. The documents have a sidecar, as extraction writes it.
+imports, tokenizers and the first words of a cache have no part. Reported are MB of JSON lines a second, and a second of
+processor time, which other programs on the machine disturb less. The documents have a sidecar, as extraction writes it.
 
 Peak memory is of the whole tree of processes, its resident sets added up every 20 ms. Megatron runs unchanged, under
 `--megatron-python` with the caller's PYTHONPATH. It asks for Python 3.12 and the package triton; under 3.11 a
@@ -161,7 +161,7 @@ def commands_of(arguments: argparse.Namespace, documents: Path, folder: Path) ->
 
 
 def repeated(original: Path, copies: int, folder: Path) -> Path:
-    """Return a file with the documents so many times over, each time in another order, and its sidecar."""
+    """Return a file with `copies` copies of the documents, each in another order, and its sidecar."""
     documents = folder / f"documents-{copies}.jsonl"
     lines = original.read_bytes().splitlines(keepends=True)
     with open(documents, "wb") as target:

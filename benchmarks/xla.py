@@ -2,9 +2,9 @@
 
 `step` takes steps of a small BERT on XLA's CPU client (one device), on our own `cpu` device, and with `transformers`' Trainer
 on the CPU client: the same shapes, examples, precision, AdamW and clipping, attention through `scaled_dot_product_attention`,
-one thread. Each has a process of its own, whose peak memory is told, and takes its steps in turns with the others. The Trainer
+one thread. Each has a separate process, whose peak memory is printed, and takes its steps in turns with the others. The Trainer
 needs the package accelerate, which the project's environment lacks: `pip install --no-deps accelerate`. Its default optimizer,
-torch's fused AdamW, refuses XLA devices, so it has the plain one. XLA's CPU compiler is slow, so it is told to optimise little,
+torch's fused AdamW, refuses XLA devices, so it has the plain one. XLA's CPU compiler is slow, so it is set to optimise little,
 for both that use it; XLA_FLAGS in the environment says otherwise.
 
     .venv-tpu/bin/python benchmarks/xla.py host bert_large_wikitext103_v3-8_bf16
@@ -30,7 +30,7 @@ WARM_UP = 3
 
 
 def prepare_environment(devices: int) -> None:
-    """Settings that PyTorch/XLA reads when it is loaded: so many devices, one thread."""
+    """Set what PyTorch/XLA reads when it is loaded: the number of devices, one thread."""
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     os.environ["CPU_NUM_DEVICES"] = str(devices)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

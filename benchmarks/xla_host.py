@@ -1,10 +1,11 @@
 """Measure the host's work for one step on PyTorch/XLA, at full size, in milliseconds; `benchmarks/xla.py host` runs it.
 
 Nothing is executed, and weights have no memory: a CPU would need minutes for such a step, and its compiler longer. A step of
-ours and of `transformers` with a plain torch AdamW, for each parameter by itself (torch's default on this device) and for lists
-of them (foreach), is traced as it is in training, with the recipe's batch, precision and clipping. Instead of being launched,
-the graph is collected and hashed, as PyTorch/XLA does at each step to find its program, and then thrown away. What is left out
-is the hand-over of the finished arguments to the devices, by a thread of the runtime. That the hash stays the same is checked.
+ours and of `transformers` is traced as in training, with the recipe's batch, precision and clipping. That of `transformers` has
+a plain torch AdamW, for each parameter by itself (torch's default on this device) and for lists of them (foreach). Instead of
+being launched, the graph is collected and hashed, as PyTorch/XLA does at each step to find its program, and then thrown away.
+What is left out is the hand-over of the finished arguments to the devices, by a thread of the runtime. That the hash stays the
+same is checked.
 
 Our input is made by the reader from stored examples of made-up words; in a run a thread does that while others work, here it
 is timed by itself, and added. The other side's is not timed: its batch is ready in memory.

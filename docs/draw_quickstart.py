@@ -1,6 +1,6 @@
 """Draw docs/quickstart-loss.svg from a finished quickstart: `make quickstart && python docs/draw_quickstart.py`.
 
-The report's own charts are text of its page; the README needs a file that stands alone.
+The report's own charts are text of its page; the README needs a separate file.
 """
 
 import io

@@ -44,7 +44,7 @@ def read_rule_graph() -> "networkx.DiGraph[str]":
 
 
 def format_rule_graph() -> str:
-    """Return the graph as a Mermaid flowchart, in an order that depends on the graph alone."""
+    """Return the graph as a Mermaid flowchart, in an order that depends only on the graph."""
     graph = read_rule_graph()
     order = list(networkx.lexicographical_topological_sort(graph))
     nodes = [f'  {rule}["{LABELS.get(rule, rule)}"]' for rule in order]

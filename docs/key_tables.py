@@ -112,7 +112,7 @@ def format_table(schemas: dict[str, Schema], name: str, keys: list[str], heading
 
 
 def format_default(value: Schema, required: bool) -> str:
-    """Return a key's default as YAML; empty for a section, whose keys have defaults of their own."""
+    """Return a key's default as YAML; empty for a section, whose keys have their own defaults."""
     if required:
         return "required"
     default = value.get("default")

@@ -1,4 +1,4 @@
-"""The build backend of pyproject.toml: that of setuptools, whose wheels are written anew so that the same sources give the same
+"""The build backend of pyproject.toml: that of setuptools, whose wheels are rewritten so that the same sources give the same
 bytes, whatever the clock, the umask, the file times and what an earlier build left behind.
 """
 
@@ -17,7 +17,7 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
-    """Build a wheel in a folder of its own, for setuptools takes what an earlier build left in ``build/`` into the next one."""
+    """Build a wheel in a fresh folder: setuptools takes what an earlier build left in ``build/`` into the next one."""
     with tempfile.TemporaryDirectory() as scratch:
         settings = Path(scratch) / "settings.cfg"
         settings.write_text(f"[build]\nbuild_base = {scratch}/build\n")

@@ -2,8 +2,8 @@
 
 The cache (``RELM_ENVS``, default ``~/.cache/relm/environments``) holds one virtual environment per hash of the lock files, so
 that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, relm itself,
-installed in place, and what is compiled of it, if there is a C compiler. The reference harness of evaluation (lm_eval) has an
-environment of its own in the cache, which uses the device's packages by a path file too and holds only those that they lack;
+installed in place, and what is compiled of it, if there is a C compiler. The reference harness of evaluation (lm_eval) has a
+separate environment in the cache, which uses the device's packages by a path file too and holds only those that they lack;
 ``.venv/harness`` is a link to it. Needs only Python 3.11; run by ``make``.
 
     python3.11 envs/make_environment.py [--device cpu] [--folder .venv] [--harness]
@@ -84,7 +84,7 @@ def install_locked(environment: Path, locks: list[Path]) -> None:
 
 
 def make_layer(environment: Path, below: Path) -> None:
-    """Make a virtual environment without packages of its own that uses those of another one."""
+    """Make a virtual environment without packages that uses those of another one."""
     venv.create(environment, with_pip=False)
     (site_packages(environment) / "relm_environment.pth").write_text(
         f"import site; site.addsitedir({str(site_packages(below))!r})\n"

@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: the checkout, real data beside it, and small projects made from the checkout's own rules."""
+"""Fixtures of the whole suite: the checkout, real data next to it, and small projects made from the checkout's own rules."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def checkout() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real corpora and tokenizers beside the checkout, for those who have them."""
+    """Real corpora and tokenizers next to the checkout, for those who have them."""
     folder = CHECKOUT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("the real corpora of ../shared/data are not on this machine")

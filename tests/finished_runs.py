@@ -240,7 +240,7 @@ def in_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def finished_run(in_project: Path) -> Callable[..., FinishedRun]:
-    """`build_run` in a folder of its own."""
+    """`build_run` in a separate folder."""
     return build_run
 
 
@@ -276,13 +276,13 @@ def run_made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied_run(run_made_once: Path, in_project: Path) -> FinishedRun:
-    """`tiny` in a project of its own, which is the current folder; far quicker than `finished_run`."""
+    """`tiny` in a separate project, which is the current folder; far quicker than `finished_run`."""
     return copy_run(run_made_once, in_project)
 
 
 @pytest.fixture
 def published(tmp_path_factory: pytest.TempPathFactory, in_project: Path) -> Path:
-    """results/tiny, published, in a project of its own."""
+    """results/tiny, published, in a separate project."""
     copy_run(made_run(tmp_path_factory, "published", publish_tiny), in_project)
     return Path("results/tiny")
 

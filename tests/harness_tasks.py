@@ -1,4 +1,4 @@
-"""Tasks of the harness over data of our own, and small models whose folders resemble published ones."""
+"""Tasks of the harness over our data, and small models whose folders resemble published ones."""
 
 import ast
 import json

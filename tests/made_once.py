@@ -1,4 +1,4 @@
-"""Folders that several tests read: the first worker that needs one makes it, and each worker has a copy of its own."""
+"""Folders that several tests read: the first worker that needs one makes it, and each worker has its own copy."""
 
 import fcntl
 import os

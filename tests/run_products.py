@@ -1,4 +1,4 @@
-"""The products of a run that depend on its recipe alone, whatever happened while they were made."""
+"""The products of a run that depend only on its recipe, whatever happened while they were made."""
 
 import hashlib
 import json

@@ -36,7 +36,7 @@ class Commands:
         self.environment.pop("RELM_WORK", None)
 
     def command(self, *targets: str) -> list[str]:
-        """The bare command, with one core so that tests may run beside each other.
+        """The bare command, with one core so that tests may run at the same time.
 
         Snakemake compares small inputs by content; here only those under 20 kB are small, so that the sample's shards are as
         big to it as real ones are.
@@ -63,7 +63,7 @@ class Commands:
         )
 
     def start(self, *targets: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start Snakemake in a session of its own, its streams in `snakemake.out`."""
+        """Start Snakemake in a new session, its streams in `snakemake.out`."""
         with open(self.folder / "snakemake.out", "ab") as out:
             return subprocess.Popen(
                 self.command(*targets),

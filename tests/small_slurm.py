@@ -1,4 +1,4 @@
-"""A real Slurm cluster on one machine: munge, a controller and several node daemons, in a folder of their own.
+"""A real Slurm cluster on one machine: munge, a controller and several node daemons, in a separate folder.
 
 The daemons are Debian's (packages munge, slurmctld, slurmd, slurm-client), started as the current user on free ports, and
 stopped at the end. All nodes are this machine, so a shared file system is its own.
@@ -102,7 +102,7 @@ class SmallSlurm:
         (folder / "munge.key").chmod(0o400)
 
     def _write_commands(self) -> None:
-        """Write the commands that jobs give: Slurm passes SLURM_CONF on to no job, since a node has a file of its own."""
+        """Write the commands that jobs give: Slurm passes SLURM_CONF on to no job, since each node has its own file."""
         commands = self.folder / "bin"
         commands.mkdir()
         for name in ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo"):

@@ -124,7 +124,7 @@ def test_a_step_prints_one_line_and_leaves_a_record_and_a_log(project: Commands)
     assert (project.folder / "here" / "sample.xml.record.json").exists()
 
 
-def test_the_steps_run_alone_one_after_another_without_snakemake(project: Commands) -> None:
+def test_the_steps_run_one_after_another_without_snakemake(project: Commands) -> None:
     def step(*arguments: str) -> None:
         done = project.relm(*arguments)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The table at the end of `.ci/run`: seconds of each stage beside its limit, and those to a first result beside a target."""
+"""The table at the end of `.ci/run`: seconds of each stage next to its limit, and those to a first result next to a target."""
 
 import os
 import re

@@ -72,7 +72,7 @@ def test_the_cpu_environment_holds_no_cuda_and_torch_stands_alone(checkout: Path
     assert torch[0].startswith("torch==2.13.0+cpu --hash=sha256:")
 
 
-def test_the_tpu_environment_differs_from_the_cpu_one_in_torch_and_its_company_alone(checkout: Path) -> None:
+def test_the_tpu_environment_differs_from_the_cpu_one_only_in_torch_and_its_company(checkout: Path) -> None:
     versions = {
         lock: dict(re.findall(r"^([\w.-]+)==(\S+)", (checkout / "envs" / lock).read_text(), re.M))
         for lock in ("torch-tpu.txt", "cpu.txt", "loggers.txt", "test.txt")

@@ -117,7 +117,7 @@ def test_models_import_nothing_else_of_the_package() -> None:
     assert wrong == []
 
 
-def test_torch_xla_is_imported_by_the_tpu_device_and_the_tracer_alone() -> None:
+def test_torch_xla_is_imported_only_by_the_tpu_device_and_the_tracer() -> None:
     users = {
         module for module, path in modules().items() for imported in imports_of(path) if imported.split(".")[0] == "torch_xla"
     }

@@ -1,4 +1,4 @@
-"""Limits of the machine: refused with a message, overridden on request, and read as the container sees them."""
+"""Limits of the machine: enforced with a message, overridden on request, and read as the container sees them."""
 
 import os
 import subprocess

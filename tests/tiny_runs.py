@@ -1,4 +1,4 @@
-"""Tiny runs of every objective: two layers, steps of milliseconds, in this process or in a real one of its own."""
+"""Tiny runs of every objective: two layers, steps of milliseconds, in this process or in a separate real one."""
 
 import json
 import multiprocessing
@@ -224,7 +224,7 @@ class TinyRun:
         return [sys.executable, "-c", TRAINER, str(self.folder), str(self.examples), self.fingerprint]
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
-        """In a process of its own."""
+        """Start the run in a separate process."""
         return subprocess.Popen(
             self.command(),
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -234,7 +234,7 @@ class TinyRun:
         )
 
     def attempt(self, kill_at: str = "", largest_file: int | None = None, seconds: float = 200) -> tuple[int | None, str]:
-        """In a process of its own that is forked from one with everything imported.
+        """Run in a separate process that is forked from one with everything imported.
 
         Args:
             kill_at: where it kills itself.

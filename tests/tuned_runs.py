@@ -80,7 +80,7 @@ class Tuned:
         """Do nothing, in a process of `attempt`, before it evaluates."""
 
     def attempt(self, kill_at: str = "") -> int | None:
-        """Evaluate in a process of its own, which kills itself at a point, and return its exit code."""
+        """Evaluate in a separate process, which kills itself at a point, and return its exit code."""
         process = FORKS.Process(target=_attempt, args=(self, kill_at))
         process.start()
         process.join(400)

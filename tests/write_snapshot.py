@@ -98,7 +98,7 @@ def flatten_value(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def subtract_facts(facts: Facts, base: Facts) -> Facts:
-    """Return the facts that differ from the base's, with null for those that the base alone has."""
+    """Return the facts that differ from the base's, with null for those that only the base has."""
     keys = {*facts, *base}
     return {key: facts.get(key) for key in keys if repr(facts.get(key)) != repr(base.get(key))}  # 1, 1.0 and True differ
 

@@ -112,12 +112,12 @@ def test_paragraphs_of_a_page_are_compared_by_what_readers_see() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("objective", ["causal", "masked", "seq2seq"])
-def test_whole_runs_stand_beside_the_trainer_of_transformers(objective: str, harness_python: str) -> None:
+def test_whole_runs_are_compared_with_the_trainer_of_transformers(objective: str, harness_python: str) -> None:
     assert "whole run, clock: relm" in run(["loop.py", objective, *TINY_LOOP.split()], python=harness_python)
 
 
 @pytest.mark.full
-def test_tokenisation_stands_beside_datasets(finished_project: Commands) -> None:
+def test_tokenisation_is_compared_with_datasets(finished_project: Commands) -> None:
     (documents,) = finished_project.folder.glob("work/documents/*/sample.xml.train.jsonl")
     (tokenizer,) = finished_project.folder.glob("work/tokenizers/*/tokenizer.json")
     assert "datasets.map" in run(["tokenisation.py", documents, "--tokenizer", tokenizer, "--workers", "1", "--runs", "1"])
@@ -137,7 +137,7 @@ def beginning(packed: Path, lines: int, target: Path) -> Path:
 
 
 @pytest.mark.full
-def test_evaluation_stands_beside_lm_eval(
+def test_evaluation_is_compared_with_lm_eval(
     finished_project: Commands, harness_python: str, shared_data: Path, tmp_path: Path
 ) -> None:
     (tokenizer,) = finished_project.folder.glob("work/tokenizers/*/tokenizer.json")
@@ -289,7 +289,7 @@ def test_repetitions_and_our_runs_are_held_against_a_band(tmp_path: Path) -> Non
 
 
 @pytest.mark.full
-def test_llama2_c_stands_beside_relm(shared_data: Path, tmp_path: Path) -> None:
+def test_llama2_c_is_compared_with_relm(shared_data: Path, tmp_path: Path) -> None:
     checkout = os.environ.get("RELM_TEST_LLAMA2_C")
     if checkout is None:
         pytest.skip("llama2.c is not part of this repository: RELM_TEST_LLAMA2_C=FOLDER names a checkout of it")
@@ -326,7 +326,7 @@ def test_the_log_of_llm_c_becomes_a_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_compiled_step_stands_beside_that_of_transformers(tmp_path: Path) -> None:
+def test_a_compiled_step_is_compared_with_that_of_transformers(tmp_path: Path) -> None:
     if not (CHECKOUT / ".venv-tpu" / "bin" / "python").exists():
         pytest.skip("the TPU's environment is not here: make .venv-tpu/made-from")
     printed = run(["compiled.py", "roberta_base_v3-8", "--alone"], RELM_WORK=str(tmp_path))

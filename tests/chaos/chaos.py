@@ -137,7 +137,7 @@ class Chaos:
 
     @staticmethod
     def wait(project: DisturbedProject, seconds: float) -> None:
-        """Wait so long, or until the command ends."""
+        """Wait for these seconds, or until the command ends."""
         end = time.monotonic() + seconds
         while project.is_running() and time.monotonic() < end:
             time.sleep(0.05)

@@ -50,7 +50,7 @@ def _signal(processes: Sequence[psutil.Process], number: int, draw: random.Rando
 
 @while_running
 def kill_snakemake(project: DisturbedProject, draw: random.Random) -> Iterator[None]:
-    """SIGKILL to Snakemake alone."""
+    """Send SIGKILL only to Snakemake."""
     assert project.process is not None
     project.process.kill()
     yield

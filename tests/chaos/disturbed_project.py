@@ -138,7 +138,7 @@ class DisturbedProject(Commands):
         self.process, self.second = self.launch(self.out), None
 
     def launch(self, printed: Path) -> "subprocess.Popen[bytes]":
-        """Start the command in a session of its own, and write what it prints into a file."""
+        """Start the command in a new session, and write what it prints into a file."""
         with open(printed, "wb") as out:
             return subprocess.Popen(
                 self.command(self.target),

@@ -42,7 +42,7 @@ def calls(tmp_path: Path) -> DisturbedCalls:
 
 
 def probe(calls: DisturbedCalls) -> list[str]:
-    """Return the time of day and what reads, writes and flushes gave, in the disturbed folder and beside it."""
+    """Return the time of day and what reads, writes and flushes gave, inside and outside the disturbed folder."""
     files = [str(calls.folder / "disturbed" / "file"), str(calls.folder / "other")]
     command = [sys.executable, "-c", PROBE, *files]
     return subprocess.run(
@@ -57,7 +57,7 @@ def test_without_settings_every_call_is_right(calls: DisturbedCalls) -> None:
     assert calls.failures == 0
 
 
-def test_calls_on_files_of_the_folder_alone_fail(calls: DisturbedCalls) -> None:
+def test_only_calls_on_files_of_the_folder_fail(calls: DisturbedCalls) -> None:
     calls.set(reads_one_in=1)
     assert probe(calls)[1:] == ["EIO done done", "done done done"]
     calls.set(writes_one_in=1, error=errno.ENOSPC)

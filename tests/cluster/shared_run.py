@@ -64,7 +64,7 @@ class SharedRun:
 
 
 def train_undisturbed(finished: Commands, folder: Path) -> SharedRun:
-    """Train the run in two processes on this machine, by relm alone."""
+    """Train the run in two processes on this machine, with relm only."""
     subprocess.run(["cp", "-a", str(finished.folder), str(folder)], check=True)
     run = SharedRun(Commands(folder))
     done = run.project.relm("pretrain", "shared")

@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces, each with an address of its own, on one bridge in a namespace beside them."""
+"""Hosts on one machine: network namespaces, each with its own address, on one bridge in another namespace."""
 
 import contextlib
 import os

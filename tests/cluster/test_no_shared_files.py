@@ -60,7 +60,7 @@ class Cloud:
         ]
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
-        """Start a command in a session of its own."""
+        """Start a command in a new session."""
         environment = {**self.project.environment, **KEYS, "PYTHONPATH": str(self.plugins)}
         del environment["RELM_MIRROR"]
         with open(self.project.folder / "out", "ab") as out:

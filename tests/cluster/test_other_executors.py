@@ -95,7 +95,7 @@ def test_an_option_that_the_plugin_lacks_is_refused(project: Commands, executor:
     assert f"--{name}-no-such-option" in done.stdout
 
 
-def test_the_plugin_has_every_resource_of_its_own_that_the_profile_sets(executor: tuple[str, Path]) -> None:
+def test_the_plugin_has_every_resource_that_the_profile_sets_for_it(executor: tuple[str, Path]) -> None:
     name, plugins = executor
     profile = yaml.safe_load((CHECKOUT / "profiles" / name / "config.yaml").read_text())
     set_here = {*profile["default-resources"], *(key for rule in profile["set-resources"].values() for key in rule)}

@@ -152,7 +152,7 @@ def end_what_runs_in(folder: Path) -> None:
 
 def base_archive() -> Path:
     """Return a Debian 12 with its Python 3.11 and pip, made from this machine's own package mirror: the stand-in for the
-    official image, which comes from a registry. It is kept beside the cached environments for a day.
+    official image, which comes from a registry. It is kept next to the cached environments for a day.
 
     Like that image it has Python as a library too, which torch_xla is linked to, and not all of Perl.
     """
@@ -193,9 +193,9 @@ def import_stand_in(engine: Engine) -> None:
 
 
 def real_apptainer(folder: Path) -> Path:
-    """Unpack Apptainer from Debian sid's package, with sid's C library for its two programs alone; return its program.
+    """Unpack Apptainer from Debian sid's package, with sid's C library for only its two programs; return its program.
 
-    Nothing is installed. It lies in a folder of its own with its settings: root asks for no rights that these machines lack.
+    Nothing is installed. It lies in a separate folder with its settings: root asks for no rights that these machines lack.
     """
     install("patchelf")
     (folder / "debs").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A copy of the checkout's recipes and rules in a folder of its own, owned by an ordinary user, whose steps run in images."""
+"""A copy of the checkout's recipes and rules in a separate folder, owned by an ordinary user, whose steps run in images."""
 
 import os
 import shutil

@@ -46,7 +46,7 @@ DOCKERFILE = 'FROM scratch\nCOPY relm /relm\nENTRYPOINT ["/relm"]\n'
 
 
 def make_probe_context(folder: Path) -> Context:
-    """Make a build context of the probe alone."""
+    """Make a build context with only the probe."""
     folder.mkdir()
     (folder / "relm.c").write_text(PROBE)
     if shutil.which("cc") is None:

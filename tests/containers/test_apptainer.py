@@ -19,12 +19,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "checkout"
 
 
-def test_the_checkout_is_mounted_alone_where_it_has_all_folders(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_checkout_is_mounted_where_it_has_all_folders(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_MIRROR", str(checkout / "mirror"))
     assert describe_surroundings(checkout)[BIND] == str(checkout)
 
 
-def test_folders_elsewhere_are_mounted_beside_those_of_the_caller(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_elsewhere_are_mounted_with_those_of_the_caller(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     above = checkout.parent
     given = {"RELM_WORK": "scratch/work", "RELM_MIRROR": "mirror", CONSENT: "texts", BIND: "/opt/tools"}
     for name, value in given.items():

@@ -23,7 +23,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("loggers", [False, True])
-def test_an_image_has_loggers_with_what_they_need_where_they_are_requested_alone(
+def test_an_image_has_loggers_with_what_they_need_only_where_they_are_requested(
     loggers: bool, fetched: None, checkout: Path, tmp_path: Path
 ) -> None:
     made = lay_out("cpu", tmp_path / "context", checkout, {"BASE": "python"}, loggers=loggers)

@@ -75,7 +75,7 @@ def test_an_argument_says_which_role_is_built(role: str) -> None:
 
 
 def test_an_image_lacks_only_what_no_step_imports() -> None:
-    """The packages left out are those that Snakemake alone needs; with loggers, not what these need."""
+    """The packages left out are those that only Snakemake needs; with loggers, not what these need."""
     text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
     roots = {name.strip() for name in text.splitlines() if name.strip()} - {"snakemake"}
     lock, loggers = CHECKOUT / "envs/cpu.txt", {"tensorboard", "wandb", "trackio"}

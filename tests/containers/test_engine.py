@@ -11,7 +11,7 @@ from small_project import Commands
 
 
 def install_programs(folder: Path, *names: str) -> str:
-    """Make programs that do nothing, and return the PATH that has them alone."""
+    """Make programs that do nothing, and return a PATH with only them."""
     folder.mkdir()
     for name in names:
         (folder / name).write_text("#!/bin/sh\n")

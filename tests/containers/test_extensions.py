@@ -1,4 +1,4 @@
-"""A module that RELM_EXTENSIONS names is not in the image: its file is mounted, and nothing beside it."""
+"""A module that RELM_EXTENSIONS names is not in the image: its file is mounted, and nothing else of its folder."""
 
 from pathlib import Path
 

@@ -51,7 +51,7 @@ def test_a_log_that_goes_to_a_server_needs_the_network(project: Commands, monkey
 
 
 @pytest.mark.parametrize(("device", "evaluates_on"), [("cpu", "cpu"), ("cuda", "cuda"), ("tpu", "cpu"), ("ipu", "cpu")])
-def test_a_recipe_trains_on_its_device_and_evaluations_follow_it_to_a_gpu_alone(
+def test_a_recipe_trains_on_its_device_and_evaluations_follow_it_only_to_a_gpu(
     device: str, evaluates_on: str, project: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = {"pipeline": {"layers_per_ipu": [1], "gradient_accumulation": 4}} if device == "ipu" else {}
@@ -76,9 +76,7 @@ def test_a_bucket_of_google_is_reached_from_the_image_that_has_gcsfs(
     assert placed(project, monkeypatch, "push", "results/tiny", "file:///disk/runs").role == "cpu"
 
 
-def test_folders_of_ones_own_are_named_to_be_mounted(
-    project: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_user_folders_are_named_to_be_mounted(project: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = tmp_path.parent / f"{tmp_path.name}-texts"
     own.mkdir()
     (own / "a.txt").write_text("text")

@@ -20,7 +20,7 @@ def list_layers(engine: Engine, image: str) -> list[str]:
     return layers
 
 
-def build_anew(engine: Engine, folder: Path, checkout: Path) -> list[str]:
+def rebuild(engine: Engine, folder: Path, checkout: Path) -> list[str]:
     """Build the cpu image without what the engine kept of an earlier build, and return the layers that are ours."""
     context = lay_out("cpu", folder, checkout, {"BASE": STAND_IN})
     for number, path in enumerate(sorted(folder.rglob("*"), reverse=True)):
@@ -41,8 +41,8 @@ def build_anew(engine: Engine, folder: Path, checkout: Path) -> list[str]:
 def test_our_layers_of_the_cpu_image_have_the_same_bytes_at_each_build(
     podman_engine: Engine, checkout: Path, tmp_path: Path
 ) -> None:
-    first = build_anew(podman_engine, tmp_path / "first", checkout)
+    first = rebuild(podman_engine, tmp_path / "first", checkout)
     time.sleep(2)
-    second = build_anew(podman_engine, tmp_path / "second", checkout)
+    second = rebuild(podman_engine, tmp_path / "second", checkout)
     assert first
     assert second == first

@@ -33,7 +33,7 @@ AsUser = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @contextlib.contextmanager
 def podman_without_root(folder: Path) -> Iterator[AsUser]:
-    """Yield a function that runs a command as an ordinary user with a podman of its own, whose files lie below a folder.
+    """Yield a function that runs a command as an ordinary user with a separate podman, whose files lie below a folder.
 
     The folder is removed afterwards."""
     install("podman", "runc", "catatonit", "uidmap")

@@ -40,7 +40,7 @@ def test_podman_without_root_keeps_the_users_id(checkout: Path) -> None:
     assert not keeps_id(False)
 
 
-def test_tokens_go_by_name_alone_and_only_where_the_network_is(checkout: Path) -> None:
+def test_tokens_go_only_by_name_and_only_where_the_network_is(checkout: Path) -> None:
     caller = {"HF_TOKEN": "hf_secret", "https_proxy": "http://user:secret@proxy"}
     without = run_line("docker", run_in("cpu", checkout), caller)
     with_network = run_line("docker", run_in("cpu", checkout, network=True), caller)
@@ -87,7 +87,7 @@ def test_a_step_on_a_pod_reaches_its_ipus_over_the_network(checkout: Path, tmp_p
     ]
 
 
-def test_a_step_beside_a_pcie_card_gets_its_devices_and_no_network(checkout: Path, tmp_path: Path) -> None:
+def test_a_step_next_to_a_pcie_card_gets_its_devices_and_no_network(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     for name in ("ipu0", "ipu0_ex", "ipu0_mailbox", "ipu0_mem", "null", "infiniband"):
         (tmp_path / "dev" / name).touch()

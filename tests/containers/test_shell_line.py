@@ -80,9 +80,7 @@ def test_a_home_folder_is_the_readers_own(project: Project, tmp_path: Path) -> N
     ]
 
 
-def test_a_folder_of_ones_own_is_mounted_to_be_read_only(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_folder_is_mounted_read_only(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     texts = tmp_path.parent / "texts"
     dataset = {"title": "T", "licence": "MIT", "language": "en", "format": "text_files", "folder": "~/texts"}

@@ -1,4 +1,4 @@
-"""Snakemake's calls of Apptainer, carried out by another engine: which line comes of them, and what is refused."""
+"""Snakemake's calls of Apptainer, carried out by another engine: the resulting command line, and what is rejected."""
 
 import datetime
 import os
@@ -22,7 +22,7 @@ ID = f"sha256:{'c' * 64}"
 
 @pytest.fixture
 def with_image(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """A small project with an image of its own for `cpu`."""
+    """A small project with its own image for `cpu`."""
     (project.folder / "containers").unlink()
     shutil.copytree(Path(__file__).resolve().parents[2] / "containers", project.folder / "containers")
     built = Built(id=ID, bases={"BASE": "x"}, built=datetime.date(2026, 11, 20))
@@ -104,7 +104,7 @@ def test_a_recipe_for_a_device_without_an_image_says_which_command_builds_it(wit
         assert ("a run would stop here" in done.stdout) == bool(options)
 
 
-def test_an_extension_of_a_recipe_is_mounted_and_nothing_beside_it(with_image: Commands, tmp_path: Path) -> None:
+def test_an_extension_of_a_recipe_is_mounted_and_nothing_next_to_it(with_image: Commands, tmp_path: Path) -> None:
     """The engine is a program that prints its words, because no engine is needed to see them."""
     folder, recipe = Path(__file__).resolve().parents[1] / "extension", with_image.folder / "recipes" / "tiny.yaml"
     changed = recipe.read_text().replace(

@@ -58,7 +58,7 @@ def most_disk_used(folder: Path) -> Iterator[list[int]]:
 
 @pytest.fixture(scope="module")
 def tpu(in_podman: ImageProject) -> ImageProject:
-    """The quickstart's finished twin, the tpu image beside the cpu one, and a recipe for it."""
+    """The quickstart's finished twin, the tpu image next to the cpu one, and a recipe for it."""
     if (free := shutil.disk_usage(in_podman.engine.folder).free) < DISK:
         pytest.skip(
             f"while it is built the tpu image takes up to {DISK / 1e9:.0f} GB of disk, and {free / 1e9:.0f} GB are free"

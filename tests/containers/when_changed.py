@@ -2,7 +2,7 @@
 
     python tests/containers/when_changed.py [--always] -- COMMAND...
 
-The hash of the last green tree lies beside the cached environments, so a fresh machine always runs it.
+The hash of the last green tree lies next to the cached environments, so a fresh machine always runs it.
 """
 
 import hashlib

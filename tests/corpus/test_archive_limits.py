@@ -47,7 +47,7 @@ def sparse_map() -> bytes:
 
 
 def zip_with_directory(size: int) -> bytes:
-    """Return a zip archive whose directory has so many bytes."""
+    """Return a zip archive whose directory has `size` bytes."""
     return b"PK\x03\x04" + bytes(size) + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, size, 4, 0)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of bzip2: found at any bit, decompressed one by one to the content of the file, or refused."""
+"""Blocks of bzip2: found at any bit, decompressed one by one to the content of the file, or rejected."""
 
 import bz2
 import random

@@ -83,7 +83,7 @@ def test_content_much_larger_than_a_block_is_left_to_the_library(tmp_path: Path,
 
 
 def test_whatever_is_damaged_is_refused_as_by_the_library(tmp_path: Path) -> None:
-    """Change bits and bytes at random places, also of the bounds: the outcome is that of the standard library alone."""
+    """Change bits and bytes at random places, also of the bounds: the outcome is that of only the standard library."""
     whole = bz2.compress(CONTENTS["words"][:700_000], 1)
     path = tmp_path / "file.bz2"
     path.write_bytes(whole)

@@ -43,7 +43,7 @@ def damages(content: bytes) -> Iterator[bytes]:
 
 
 def named_tar(kind: int, name: str) -> bytes:
-    """Return a tar archive with a long name before the member, which takes a header of its own."""
+    """Return a tar archive with a long name before the member, which takes a separate header."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=kind) as file:
         for member in (name, "pack/thing"):

@@ -1,4 +1,4 @@
-"""A file without a published sha256: its first download is recorded, and another file of its name is refused by that record."""
+"""A file without a published sha256: its first download is recorded, and that record rejects another file of its name."""
 
 import hashlib
 import json

@@ -78,7 +78,7 @@ def test_a_dataset_of_a_hub_is_streamed_at_its_commit(hub_files: dict[str, bytes
         pytest.param("PATH/letters.parquet", "Data files don't belong to", marks=pytest.mark.full),
     ],
 )
-def test_a_card_on_the_hub_names_files_of_its_own_commit_alone(
+def test_a_card_on_the_hub_names_only_files_of_its_own_commit(
     location: str, reason: str, hub_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     files = [{"split": "train", "path": location.replace("PATH", str(tmp_path))}]

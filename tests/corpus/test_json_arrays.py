@@ -1,4 +1,4 @@
-"""Arrays of JSON, alone and in archives."""
+"""Arrays of JSON, in plain files and in archives."""
 
 import json
 import tarfile

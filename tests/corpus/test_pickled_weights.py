@@ -24,7 +24,7 @@ class Program:
         return os.mkdir, (str(self.folder),)
 
 
-def test_tensors_become_a_safetensors_file_beside_their_configuration(tmp_path: Path) -> None:
+def test_tensors_become_a_safetensors_file_next_to_their_configuration(tmp_path: Path) -> None:
     shared, half = torch.arange(6.0).reshape(2, 3), torch.ones(2, dtype=torch.float16)
     released = {"shared.weight": shared, "encoder.embed_tokens.weight": shared, "head.weight": shared.clone().t(), "norm": half}
     torch.save(released, tmp_path / "pytorch_model.bin")

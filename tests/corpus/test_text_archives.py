@@ -45,7 +45,7 @@ def test_each_text_of_each_inner_archive_is_a_document_that_names_its_place(mode
 
 
 @pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz"])
-def test_texts_beside_archives_of_any_compression_are_read_and_other_files_counted(kind: str, tmp_path: Path) -> None:
+def test_texts_next_to_archives_of_any_compression_are_read_and_other_files_counted(kind: str, tmp_path: Path) -> None:
     suffix = {"gzip": ".tar.gz", "bzip2": ".tar.bz2", "xz": ".tar.xz"}[kind]
     members = {
         "books/a.epub.txt": b"\xef\xbb\xbfA book",

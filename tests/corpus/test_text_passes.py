@@ -53,7 +53,7 @@ TEXTS = 1500
 
 
 def in_python(function: Callable[[str], object], text: str, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Return the result of the Python code alone."""
+    """Return the result of only the Python code."""
     with monkeypatch.context() as patch:
         for name in PASSES:
             patch.setattr(compiled, name, None)

@@ -1,4 +1,4 @@
-"""A dump of another wiki than the dataset's language is refused, however it is read."""
+"""Reject a dump of another wiki than the dataset's language, however it is read."""
 
 from pathlib import Path
 

@@ -46,7 +46,7 @@ def read_in_pieces(path: Path, **options: bool) -> Found:
 
 
 def packed_in_blocks(content: bytes, size: int) -> bytes:
-    """Return bzip2 with a block for so many bytes, each in a stream of its own."""
+    """Return bzip2 with a block for each `size` bytes, each in its own stream."""
     return b"".join(bz2.compress(content[at : at + size]) for at in range(0, len(content), size))
 
 

@@ -51,7 +51,7 @@ def test_the_calls_run_under_inference_and_change_no_gradient_mode(monkeypatch: 
 
 
 @pytest.mark.full
-def test_fresh_processes_beside_each_other_compute_the_same_losses() -> None:
+def test_concurrent_fresh_processes_compute_the_same_losses() -> None:
     found = set()
     for _ in range(8):
         processes = [subprocess.Popen([sys.executable, "-c", FRESH], stdout=subprocess.PIPE, text=True) for _ in range(3)]

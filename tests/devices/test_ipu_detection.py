@@ -10,7 +10,7 @@ from relm.devices.detection import describe_ipu, describe_ipu_simulator, find_mi
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python of its own folder, in which a package named poptorch is installed: its metadata, which alone are read."""
+    """A Python in its own folder with an installed package named poptorch: only its metadata, since nothing else is read."""
     made = tmp_path / "sdk" / "python3"
     metadata = tmp_path / "sdk" / "packages" / "poptorch-3.3.0.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
@@ -74,6 +74,6 @@ def test_the_ipus_of_cards_are_counted_and_not_their_other_files(python: Path, t
     assert line == f"yes: 2 in this machine, poptorch 3.3.0 ({python})"
 
 
-def test_the_simulator_needs_a_python_alone() -> None:
+def test_the_simulator_needs_only_a_python() -> None:
     assert describe_ipu_simulator({}) == f"yes: pipelines of any number of IPUs on the CPU, in {sys.executable}"
     assert describe_ipu_simulator({"RELM_IPU_PYTHON": "/opt/none"}).startswith("no: RELM_IPU_PYTHON: program /opt/none")

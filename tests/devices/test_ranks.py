@@ -1,4 +1,4 @@
-"""Rank 0 alone of the processes of one step prints and writes; a single process does so, too."""
+"""Only rank 0 of the processes of one step prints and writes; a single process does so, too."""
 
 import os
 import subprocess
@@ -75,7 +75,7 @@ def test_rank_is_ignored_where_the_world_size_is_one(tmp_path: Path) -> None:
     assert step(tmp_path, 3, 1).stdout == "schema: it went well\n"
 
 
-def test_the_first_rank_alone_checks_the_inputs(tmp_path: Path) -> None:
+def test_only_the_first_rank_checks_the_inputs(tmp_path: Path) -> None:
     assert "no such file: absent" in step(tmp_path, 0, 2, given="absent").stderr
     assert step(tmp_path, 1, 2, given="absent").returncode == 0
 

@@ -34,7 +34,7 @@ def test_a_stated_precision_is_set_recorded_and_restored(stated: str, in_torch: 
 
 
 @pytest.mark.parametrize(("stated", "allowed"), [("default", True), ("high", True), ("highest", False)])
-def test_tf32_of_a_gpus_products_is_reached_by_the_key_alone(stated: str, allowed: bool) -> None:
+def test_tf32_of_a_gpus_products_is_reached_only_by_the_key(stated: str, allowed: bool) -> None:
     assert not torch.backends.cuda.matmul.allow_tf32
     device = open_device(Run(threads=1, float32_matmul_precision=stated))
     # The flag that cuBLAS and Triton's kernels read; a build without CUDA has it as well.

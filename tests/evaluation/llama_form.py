@@ -46,7 +46,7 @@ def llama_folder(folder: Path, adds_bos: bool, bos_token: str | None = "<s>", li
     """Write the folder of a random Llama, whose losses depend much on the first token.
 
     Args:
-        likely: a text whose tokens alone are likely; None: any token is.
+        likely: a text; only its tokens are likely; None: any token is.
     """
     tokenizer = llama_tokenizer(adds_bos)
     torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""Published test files and GPT-2's tokenizer, from the real data beside the checkout."""
+"""Published test files and GPT-2's tokenizer, from the real data next to the checkout."""
 
 import lzma
 from pathlib import Path

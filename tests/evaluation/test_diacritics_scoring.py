@@ -53,7 +53,7 @@ def test_case_and_false_diacritics_are_faults_and_what_is_between_words_is_not()
 
 
 @pytest.mark.parametrize("output", ["ştiinţa", "s\u0327tiint\u0327a", "s\u0326tiint\u0326a", "știința"])
-def test_cedilla_comma_and_marks_of_their_own_are_one_letter(output: str) -> None:
+def test_cedilla_comma_and_separate_marks_are_one_letter(output: str) -> None:
     assert compare_texts("știința", with_standard_letters(output, "ro"), ()) == RestorationCounts(1, 1, 0, 0, 7, 7, 2, 2)
 
 

@@ -83,7 +83,7 @@ def test_a_job_with_faults_is_refused(
     assert not (tmp_path / "a.json").exists()
 
 
-def test_task_files_of_ones_own_are_part_of_the_identity_and_are_checked(
+def test_user_task_files_are_part_of_the_identity_and_are_checked(
     project: Commands, evaluated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(project.folder)

@@ -1,4 +1,4 @@
-"""Folders of causal models of many kinds, as `save_pretrained` writes them, and folders that are refused."""
+"""Folders of causal models of many kinds, as `save_pretrained` writes them, and folders that are rejected."""
 
 import hashlib
 import json
@@ -107,7 +107,7 @@ def test_a_model_of_transformers_is_scored_as_transformers_does(tmp_path: Path, 
         assert torch.allclose(ours.model(ids).logits, whole, 1e-5, 1e-6)  # the model is left as it was
 
 
-def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path: Path, monkeypatch) -> None:
+def test_a_model_whose_head_cannot_be_called_separately_gives_all_its_logits(tmp_path: Path, monkeypatch) -> None:
     """Add to the logits a bias by the ids, outside the model's body."""
     theirs = saved(tmp_path, *FAMILIES["llama"][:2])
     forward = hf.LlamaForCausalLM.forward
@@ -204,7 +204,7 @@ def test_bfloat16_moves_the_loss_of_relm_s_gpt2_a_little(evaluated) -> None:
 
 
 def refusal(folder: Path, tokens: int = TOKENS) -> str:
-    """Return the one sentence with which a folder is refused."""
+    """Return the one sentence that rejects a folder."""
     with pytest.raises(RelmError) as refused:
         load_causal(folder, tokens, ONE_THREAD)
     message = str(refused.value)

@@ -81,7 +81,7 @@ def continued(model: CausalModel, texts: list[list[int]], length: int, sampling:
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_any_model_of_transformers_writes_what_it_computes_from_each_text_alone(tmp_path, name: str, endless: Stop) -> None:
+def test_any_model_of_transformers_writes_what_it_computes_from_each_text_by_itself(tmp_path, name: str, endless: Stop) -> None:
     model = saved(tmp_path, *FOREIGN[name])
     texts = [*TEXTS, list(range(1, 31))] if model.positions else TEXTS  # the last is longer than the positions
     assert continued(model, texts, 9, GREEDY, endless) == uncached(model, texts, 9)
@@ -203,7 +203,7 @@ TIMES = re.compile(
 )
 
 
-def test_texts_are_printed_unchanged_and_their_times_beside_them(evaluated, writer: Writer, capsys) -> None:
+def test_texts_are_printed_unchanged_with_their_times(evaluated, writer: Writer, capsys) -> None:
     assert main(arguments(evaluated, "--prompt", "abcd", "ab")) == 0
     seen = capsys.readouterr()
     assert seen.out == "".join(text.text + "\n" for text in texts_of(writer, ["abcd", "ab"], 5, GREEDY))

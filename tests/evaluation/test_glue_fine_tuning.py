@@ -153,7 +153,7 @@ def test_a_gpu_fine_tunes_and_is_resumed_to_the_same_bytes(models: dict[str, Pat
     assert killed.content() == whole.content()
 
 
-def test_another_development_file_gets_figures_of_its_own(models: dict[str, Path], tmp_path: Path) -> None:
+def test_another_development_file_gets_its_own_figures(models: dict[str, Path], tmp_path: Path) -> None:
     tuned = Tuned(models["bert"], tmp_path, SHORT.model_copy(update={"seeds": 1}))
     tuned.run()
     other = write_parquet(tmp_path / "other.parquet", "mnli", EXAMPLES["mnli"][:2])

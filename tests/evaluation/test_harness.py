@@ -173,7 +173,7 @@ def test_attention_is_the_one_that_transformers_prefers_whatever_the_configurati
     assert json.loads((copy / "config.json").read_text())["model_type"] == "gpt2"
 
 
-def test_a_given_tokenizer_keeps_the_special_tokens_that_the_files_beside_it_name(model: Path, tmp_path: Path) -> None:
+def test_a_given_tokenizer_keeps_the_special_tokens_that_the_files_next_to_it_name(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "published"
     folder.mkdir()
     legacy_sentencepiece(folder / "tokenizer.json")
@@ -245,7 +245,7 @@ def test_without_the_environment_the_message_names_the_command_that_makes_it(mod
         evaluate_harness(model, "hellaswag", tmp_path / "nothing" / "python", output=tmp_path / "a.json")
 
 
-def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_path: Path) -> None:
+def test_a_group_of_user_tasks_is_evaluated_and_recorded(model: Path, tmp_path: Path) -> None:
     python = harness_python()
     tasks = own_tasks(tmp_path / "tasks", passages(), split_pages(wikitext()), python)
     (tasks / "both.yaml").write_text("group: own-both\ntask: [own_lambada, own_wikitext]\n")

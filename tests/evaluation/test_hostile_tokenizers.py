@@ -72,7 +72,7 @@ def test_a_tokenizer_that_lacks_the_letter_a_puts_its_own_tokens_before_a_text_a
     assert added_tokens(loaded) == (2,)
 
 
-def test_dropout_of_merges_is_for_training_alone(tmp_path: Path) -> None:
+def test_dropout_of_merges_is_only_for_training(tmp_path: Path) -> None:
     path = small_tokenizer(tmp_path)
     text = PROSE.read_text(encoding="utf-8")[:2000]
     expected = load_tokenizer(path).tokenizer.encode(text).ids

@@ -84,7 +84,7 @@ def test_shorter_batches_and_larger_ones_run_the_program_of_the_first(evaluated:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, ALL, PENALISED, Sampling(uniform_top_k=4)], ids=str)
-def test_texts_are_those_of_a_model_that_reads_each_window_alone(
+def test_texts_are_those_of_a_model_that_reads_each_window_by_itself(
     evaluated: Any, own: Any, divided: Any, sampling: Sampling
 ) -> None:
     """Also beyond the model's 16 positions, where the window moves."""

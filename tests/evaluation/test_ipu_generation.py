@@ -111,7 +111,7 @@ def test_a_program_has_as_many_prompt_tokens_as_the_positions_allow(model: IpuCa
     assert [model._round_up(*shape) for shape in ((1, 10), (64, 10), (65, 10), (70, 75), (1, 120))] == [64, 64, 128, 70, 25]
 
 
-def test_a_sampled_text_depends_on_the_seed_and_its_number_alone(writer: Writer) -> None:
+def test_a_sampled_text_depends_only_on_the_seed_and_its_number(writer: Writer) -> None:
     prompts = [writer.prompt(text) for text in ("The ", "x", "A longer one", "", "The ")]
     texts = {size: list(writer.texts(prompts, Writing(14, SAMPLED, batch_size=size))) for size in (1, 2, 5)}
     assert texts[1] == texts[2] == texts[5]

@@ -194,7 +194,7 @@ def test_a_line_without_a_passage_is_named(tmp_path: Path, line: str, message: s
         read_passages(file, None, "text", None)
 
 
-def test_a_last_word_that_no_context_fits_beside_is_named(tmp_path: Path, evaluated, folder) -> None:
+def test_a_last_word_that_leaves_no_room_for_context_is_named(tmp_path: Path, evaluated, folder) -> None:
     texts = ["one two", "one " + "o" * POSITIONS]
     passages = tokenise_passages(texts, load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
     with pytest.raises(RelmError, match=r"f\.jsonl, line 2: the last word has 49 tokens, but .* has 48 positions"):

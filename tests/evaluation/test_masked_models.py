@@ -1,4 +1,4 @@
-"""Any folder of a BERT or RoBERTa gives the logits of transformers, and others are refused with a message."""
+"""Any folder of a BERT or RoBERTa gives the logits of transformers, and others are rejected with a message."""
 
 import json
 import logging

@@ -184,7 +184,7 @@ def test_a_line_of_another_form_is_named(form: str, changed: dict[str, Any], mes
         read_questions(write_lines(tmp_path / "f.jsonl", [rows[0], wrong]), None, form, None)
 
 
-def test_a_choice_that_no_context_fits_beside_is_named(model: Path, tmp_path: Path) -> None:
+def test_a_choice_that_leaves_no_room_for_context_is_named(model: Path, tmp_path: Path) -> None:
     rows = [PIQA[0], {**PIQA[1], "sol2": "xqzj " * 40}]
     with pytest.raises(RelmError, match=r"f\.jsonl, line 2: a choice has \d+ tokens, .* has 60 positions; use a model with"):
         evaluate(model, write_lines(tmp_path / "f.jsonl", rows), "piqa")

@@ -61,7 +61,7 @@ class Uniform(CausalModel):
         return torch.zeros(len(hidden), self.vocabulary_size)
 
 
-def test_every_token_but_the_first_is_scored_once_given_its_window_alone(evaluated) -> None:
+def test_every_token_but_the_first_is_scored_once_given_only_its_window(evaluated) -> None:
     model, stream = Uniform(), held_out_stream(evaluated)
     nats = sum_stream_nats(model, stream, context=16, batch_tokens=48)
     assert nats == pytest.approx((len(stream) - 1) * math.log(257), rel=1e-6)

@@ -1,4 +1,4 @@
-"""Every shipped test loads, pins its file, and has the sha256 of the real data beside the checkout."""
+"""Every shipped test loads, pins its file, and has the sha256 of the real data next to the checkout."""
 
 from pathlib import Path
 

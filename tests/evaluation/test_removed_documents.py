@@ -120,7 +120,7 @@ def test_what_cannot_be_listed_or_removed_is_refused_by_name(tmp_path: Path, cap
         assert "--test: expected NAME FORMAT FILE [KEY], with a FORMAT of" in capsys.readouterr().err
 
 
-def test_each_test_has_a_key_of_its_own(tmp_path: Path) -> None:
+def test_each_test_has_its_own_key(tmp_path: Path) -> None:
     documents = write_texts(tmp_path / "a.train.jsonl", [LONG, LONG.replace("oars", "ropes"), "Another text, which stays."])
     given = ["list-removed", "--documents", str(documents), "--output", str(tmp_path / "removed.jsonl")]
     for key, passage in {"text": LONG, "body": LONG.replace("oars", "ropes")}.items():

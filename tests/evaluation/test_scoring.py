@@ -21,7 +21,7 @@ FOLLOWING = [[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25
 
 
 class Table(CausalModel):
-    """A model that sees the last token alone, and records its inputs."""
+    """A model that sees only the last token, and records its inputs."""
 
     folder, sha256, vocabulary_size = Path("table"), "", 4
 
@@ -137,7 +137,7 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
         score(Broken(), sequences([0, 3], (0, 2, 1)), 100)
 
 
-def test_the_last_layer_is_computed_where_it_is_read_alone(evaluated) -> None:
+def test_the_last_layer_is_computed_only_where_it_is_read(evaluated) -> None:
     model = load_causal(evaluated.model, 257, ONE_THREAD)
     fed: list[int] = []
     last = model.model.transformer.h[-1].mlp

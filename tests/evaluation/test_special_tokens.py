@@ -50,7 +50,7 @@ def detailed(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", [str, detailed], ids=["text", "mapping"])
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
-def test_the_files_beside_a_tokenizer_name_its_special_tokens(folder: Path, file: str, form: Any) -> None:
+def test_the_files_next_to_a_tokenizer_name_its_special_tokens(folder: Path, file: str, form: Any) -> None:
     assert found(folder) == SpecialTokens(None, None, frozenset())
     write(folder, file, bos_token=form("<|begin|>"), eos_token=form("<|end|>"))
     assert found(folder) == SpecialTokens(BEGIN, END, frozenset([END]))

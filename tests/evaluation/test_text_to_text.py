@@ -89,7 +89,7 @@ def greedily(model: torch.nn.Module, start: int, source: list[int]) -> tuple[lis
 @pytest.mark.parametrize(
     ("name", "kind", "start"), [("t5", T5ForConditionalGeneration, 0), ("bart", BartForConditionalGeneration, 2)]
 )
-def test_batches_of_any_size_give_the_text_of_each_source_alone(folders, name: str, kind: type, start: int) -> None:
+def test_batches_of_any_size_give_the_text_of_each_source_by_itself(folders, name: str, kind: type, start: int) -> None:
     model = load_text_to_text(folders[name], VOCABULARY, EXECUTION)
     sources = ragged()
     reference = kind.from_pretrained(folders[name]).eval()

@@ -84,7 +84,7 @@ def test_choices_with_the_same_tokens_are_equal_wherever_they_are_in_a_batch(tmp
         assert 0 < figures[f"{name}_tie_split"] <= figures[f"{name}_tied"] / 2
 
 
-def test_choices_that_bfloat16_cannot_tell_apart_are_near_ties_in_it_alone(tmp_path: Path) -> None:
+def test_choices_that_bfloat16_cannot_tell_apart_are_near_ties_only_in_it(tmp_path: Path) -> None:
     model, file = scaled(causal(tmp_path), 0.05), write_lines(tmp_path / "f.jsonl", ROWS)
     figures = {precision: evaluate(model, file, precision)[0]["figures"] for precision in ("float32", "bfloat16")}
     assert (figures["float32"]["near_ties"], figures["float32"]["lm_eval_accuracy_tied"]) == (0, 0)

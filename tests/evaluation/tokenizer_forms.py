@@ -15,7 +15,7 @@ SPECIAL = ("<unk>", "<s>", "</s>")
 def legacy_sentencepiece(path: Path, size: int = 500) -> sentencepiece.SentencePieceProcessor:
     """Train a SentencePiece BPE, write it as Llama-2's `tokenizer.json` is written, and return the original.
 
-    A normalizer puts U+2581 before every text and for each space; nothing parts words, so the merges alone decide.
+    A normalizer puts U+2581 before every text and for each space; nothing splits words, so only the merges decide.
     """
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

@@ -13,7 +13,7 @@ PENALISED = Sampling(temperature=0, repetition_penalty=1.4)
 
 
 def uncached(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
-    """Return continuations without a cache: text by text, each token from the newest window alone."""
+    """Return continuations without a cache: text by text, each token from only the newest window."""
     whole = [list(text) for text in texts]
     for number, text in enumerate(whole):
         choose = logits_processors(sampling, [random_stream(0, number)])

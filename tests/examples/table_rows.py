@@ -1,4 +1,4 @@
-"""A table with a column of each kind, whose values follow from the index of their row alone."""
+"""A table with a column of each kind, whose values follow only from the index of their row."""
 
 import itertools
 from pathlib import Path
@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 def rows_of(count: int, first: int = 0) -> dict[str, Any]:
-    """Return rows whose values follow from their index alone."""
+    """Return rows whose values follow only from their index."""
     number = np.arange(first, first + count)
     place = number[:, None] * 7
     sizes = number % 4

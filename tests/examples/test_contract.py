@@ -45,7 +45,7 @@ def test_draws_never_change() -> None:
     assert draw_indices(1, np.array([10**12]), 1_003_790).tolist() == [959865]
 
 
-def test_any_position_can_be_drawn_alone() -> None:
+def test_any_position_can_be_drawn_by_itself() -> None:
     together = draw_indices(3, np.arange(2000), 1234)
     assert [int(draw_indices(3, np.array([position]), 1234)[0]) for position in (0, 1, 1233, 1234, 1999)] == [
         together[position] for position in (0, 1, 1233, 1234, 1999)

@@ -210,7 +210,7 @@ def test_the_library_encodes_with_any_other_tokenizer() -> None:
             assert encoder.encoded([text]).tokens.tolist() == ids_by_library(tokenizer, text).tolist()
 
 
-def test_the_library_alone_can_be_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_can_be_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_ENCODER", "library")
     assert TextEncoder(byte_tokenizer()).fast is None
 

@@ -1,4 +1,4 @@
-"""GLUE's files of both formats are read, or refused with the row and what is wrong; the sentences are this project's own."""
+"""GLUE's files of both formats are read, or rejected with the row and what is wrong; the sentences are this project's own."""
 
 from pathlib import Path
 

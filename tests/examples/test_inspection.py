@@ -120,7 +120,7 @@ def test_a_manifest_of_masked_examples_fits_a_terminal(tmp_path, wordpiece, load
     ]
 
 
-def test_a_table_alone_is_described_as_in_a_manifest(tmp_path, wordpiece, loaded) -> None:
+def test_a_table_without_a_manifest_is_described_as_in_one(tmp_path, wordpiece, loaded) -> None:
     shard = static_table(tmp_path / "a.arrow", loaded)
     write_manifest({"all": [shard]}, tmp_path / "manifest.json")
     alone, listed = (inspect(path, wordpiece, 9).splitlines() for path in (shard, tmp_path / "manifest.json"))

@@ -28,7 +28,7 @@ def test_the_order_never_changes() -> None:
     assert example_indices(2**70, np.array([5, 2**41]), 2**40).tolist() == [804233091401, 730458488106]
 
 
-def test_one_position_alone_is_the_same_as_among_many() -> None:
+def test_a_single_position_is_the_same_as_among_many() -> None:
     together = example_indices(3, np.arange(5000), 1234)
     assert [int(example_indices(3, np.array([p]), 1234)[0]) for p in (0, 1, 1233, 1234, 4999)] == [
         int(together[p]) for p in (0, 1, 1233, 1234, 4999)
@@ -111,7 +111,7 @@ def test_batches_that_are_not_divisible_by_the_ranks_are_refused() -> None:
         rank_positions(0, 10)
 
 
-def test_rows_have_keys_of_their_own_for_each_purpose_seed_and_epoch() -> None:
+def test_rows_have_separate_keys_for_each_purpose_seed_and_epoch() -> None:
     epochs, indices = (grid.ravel() for grid in np.meshgrid(np.arange(30), np.arange(300)))
     keys = [row_keys(purpose, seed, epochs, indices) for purpose in ("a", "b") for seed in (0, 1)]
     assert len(np.unique(np.concatenate(keys))) == 4 * 9000

@@ -191,7 +191,7 @@ def test_a_tokenizer_that_changes_midway_is_refused(tmp_path, tokenizer, write_d
         chunk(Lines(documents, 1, 0, documents.stat().st_size), tokenizer, "0" * 64)
 
 
-def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
+def test_making_a_shard_again_never_leaves_the_old_sidecar_with_new_bytes(
     tmp_path, tokenizer, write_documents, monkeypatch
 ) -> None:
     pregenerate(write_documents("a.jsonl", ["one"]), tokenizer, tmp_path / "a.bin")

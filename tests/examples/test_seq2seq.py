@@ -167,7 +167,7 @@ def test_a_batch_pads_inputs_with_the_pad_and_labels_with_the_ignored_label(tabl
     }
 
 
-def test_the_target_may_have_a_length_of_its_own(tables) -> None:
+def test_the_target_may_have_its_own_length(tables) -> None:
     batch = Seq2SeqExamples(tables, objective(4, target_length=2), SPECIAL).batch(np.array([1]), np.array([0]))
     assert batch["input_ids"].tolist() == [[4, 8, 9, END]]
     assert batch["labels"].tolist() == [[3, END]]

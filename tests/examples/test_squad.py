@@ -1,4 +1,4 @@
-"""A file of SQuAD is read, or refused with the place of its fault."""
+"""A file of SQuAD is read, or rejected with the place of its fault."""
 
 import copy
 import json

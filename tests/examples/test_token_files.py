@@ -66,7 +66,7 @@ def test_documents_are_the_same_whatever_the_blocks(tmp_path: Path, monkeypatch:
     assert pieces == DOCUMENTS
 
 
-def test_the_first_tokens_alone_are_read_of_each_file(tmp_path: Path, words: Path) -> None:
+def test_only_the_first_tokens_are_read_of_each_file(tmp_path: Path, words: Path) -> None:
     files = [llm_c(tmp_path / f"{name}.bin", TOKENS) for name in "ab"]
     import_tokens("llm_c", files, words, tmp_path / "c.train.bin", first_tokens=3)
     assert read_shard(tmp_path / "c.train.bin")[0] == [0, 5, 6, 0, 5, 6]

@@ -1,4 +1,4 @@
-"""A device from outside the package: the CPU, to which every batch travels through a copy of its own."""
+"""A device from outside the package: the CPU, to which every batch travels through a separate copy."""
 
 import os
 from collections.abc import Mapping

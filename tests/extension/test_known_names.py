@@ -114,7 +114,7 @@ def schema_and_errors(section: type[Section], contents: list[Content]) -> tuple[
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
-def test_a_name_from_outside_is_known_where_it_is_registered_alone(name: str) -> None:
+def test_a_name_from_outside_is_known_only_where_it_is_registered(name: str) -> None:
     added = EXTENSIONS[name]
     schema, errors = run_extended(name, schema_and_errors, added.section, [content for content, _ in added.faults])
     for place, expected in added.schema.items():

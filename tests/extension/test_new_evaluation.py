@@ -1,4 +1,4 @@
-"""An evaluation that is declared outside the package is run by the graph as if it were one of its own."""
+"""The graph runs an evaluation that is declared outside the package like a built-in one."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def figures(commands: Commands, name: str) -> dict[str, float]:
     return found
 
 
-def test_it_has_a_command_of_its_own_that_writes_what_its_job_does(commands: Commands) -> None:
+def test_it_has_its_own_command_that_writes_what_its_job_does(commands: Commands) -> None:
     extension = extended_environment("largest_weight", {})
     words = ["largest-weight", "--model", ".", "--context", "8", "--factor", "3", "--output", "largest_weight.json"]
     done = commands.relm(*words, **extension)

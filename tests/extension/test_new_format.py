@@ -34,7 +34,7 @@ def poems(folder: Path) -> Path:
 
 
 def extracted(dataset: Path, workers: int) -> list[bytes]:
-    """Extract a dataset, each worker in a process of its own; return the bytes of its two files."""
+    """Extract a dataset, each worker in a separate process; return the bytes of its two files."""
     extraction.BYTES_PER_WORKER = 1
     outputs = {split: dataset.with_name(f"{workers}.{split}.jsonl") for split in ("train", "held_out")}
     extraction.extract(load_dataset(dataset), dataset.parent, outputs, None, workers)

@@ -61,7 +61,7 @@ def test_a_choice_whose_key_is_taken_is_not_registered(
     assert [declaration.name in registry for registry in registries] == [False] * len(registries)
 
 
-def published_test_beside_a_plain_protocol() -> str:
+def published_test_and_a_plain_protocol() -> str:
     """Register a protocol without options; return the protocol of a test that has another."""
     register_evaluation(evaluation("first_words", "file", options=None))
     content = {"title": "A text", "licence": "CC0-1.0", "protocol": "perplexity", "files": FILE}
@@ -69,4 +69,4 @@ def published_test_beside_a_plain_protocol() -> str:
 
 
 def test_a_protocol_without_options_leaves_other_tests_valid() -> None:
-    assert run_extended("largest_weight", published_test_beside_a_plain_protocol) == "perplexity"
+    assert run_extended("largest_weight", published_test_and_a_plain_protocol) == "perplexity"

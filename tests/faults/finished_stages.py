@@ -94,7 +94,7 @@ class Stage:
 def list_stages() -> list[Stage]:
     """Return the steps of the finished run in the current folder, in order, and the commands that check what they made.
 
-    Each seed of a recipe has a folder of its own.
+    Each seed of a recipe has its own folder.
     """
     recorded = list(read_json(Path("results/tiny/provenance.json"))["steps"])
     recorded += [read_json(path) for path in RUN.glob("*/report/*/report.html.record.json")]

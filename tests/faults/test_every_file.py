@@ -63,7 +63,7 @@ run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
 
 @pytest.fixture(scope="module")
 def bench(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """The finished run in a folder of its own, which is the current folder."""
+    """The finished run in a separate folder, which is the current one."""
     folder = tmp_path_factory.mktemp("damaged")
     shutil.copytree(finished_project.folder, folder, symlinks=True, dirs_exist_ok=True)
     with opened(folder) as bench:

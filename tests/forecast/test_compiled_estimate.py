@@ -1,4 +1,4 @@
-"""`relm estimate` beside the TPU compiler's figures: found in the work folder, given, out of date, or not there yet."""
+"""`relm estimate` next to the TPU compiler's figures: found in the work folder, given, out of date, or not there yet."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`relm estimate`: phrases and figures that follow from the recipe alone."""
+"""`relm estimate`: phrases and figures that follow only from the recipe."""
 
 import re
 from pathlib import Path

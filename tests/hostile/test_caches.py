@@ -1,4 +1,4 @@
-"""Folders of compiled programs: whoever can write into one has their code run, so they belong to one user alone."""
+"""Folders of compiled programs: whoever can write into one has their code run, so they belong to only one user."""
 
 import os
 import stat

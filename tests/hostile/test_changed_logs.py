@@ -1,4 +1,4 @@
-"""Logs that were changed beside their checkpoints: a run does not resume with them unless somebody accepts that."""
+"""Logs that were changed next to their checkpoints: a run does not resume with them unless somebody accepts that."""
 
 import dataclasses
 import json

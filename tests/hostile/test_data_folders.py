@@ -226,7 +226,7 @@ def test_without_a_home_folder_a_tilde_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("damage", ["[]", '{"a.txt": 1}', '{"a.txt": [[1], 2]}', "[" * 100_000, '{"a.txt": [[1e999], "x"]}'])
-def test_damaged_hashes_of_a_folder_are_computed_anew(damage: str, tmp_path: Path) -> None:
+def test_damaged_hashes_of_a_folder_are_recomputed(damage: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A text.")
     files = {"a.txt": tmp_path / "a.txt"}
     good = content_of(files, tmp_path / "known.json")

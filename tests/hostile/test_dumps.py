@@ -86,7 +86,7 @@ def test_the_rest_of_a_strange_dump_is_read(content: str, expected: list[str], t
     assert [entry.title[:3] if isinstance(entry, Page) else entry.reason for entry in entries] == expected
 
 
-def test_a_doubled_page_is_counted_beside_the_documents(tmp_path: Path) -> None:
+def test_a_doubled_page_is_counted_apart_from_the_documents(tmp_path: Path) -> None:
     source = written(tmp_path, dump("".join(map(page, range(1, 40))) + page(7)))
     remote = {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/a"}]}
     content = {"title": "t", "licence": "l", "language": "en", "format": "mediawiki_xml", "held_out_one_in": 2}

@@ -1,4 +1,4 @@
-"""Files that fine-tuning writes for one seed and reads again for the next: a changed one is refused, or made again."""
+"""Files that fine-tuning writes for one seed and reads again for the next: a changed one is rejected, or made again."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Folders of models that are damaged or made to harm: each is refused in a sentence, quickly and with little memory."""
+"""Folders of models that are damaged or made to harm: each is rejected in a sentence, quickly and with little memory."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The decoder with modded-nanogpt's switches: what is refused, and that all ways through it compute the same."""
+"""The decoder with modded-nanogpt's switches: what is rejected, and that all ways through it compute the same."""
 
 import dataclasses
 import json

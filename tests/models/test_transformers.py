@@ -110,7 +110,7 @@ def test_logits_loss_and_all_gradients_equal_those_of_transformers(name: str, tr
 
 
 @pytest.mark.parametrize("name", ["masked", "pairs"])
-def test_an_attended_padding_token_learns_from_the_output_side_alone_as_in_transformers(name: str, tmp_path: Path) -> None:
+def test_an_attended_padding_token_learns_only_from_the_output_side_as_in_transformers(name: str, tmp_path: Path) -> None:
     batch = FORMS[name].make_batch()
     batch["input_ids"][0, 5] = FORMS[name].config.padding_id
     compare(FORMS[name], tmp_path, batch)
@@ -197,7 +197,7 @@ def test_packed_documents_do_not_attend_to_each_other_and_positions_count_on(nam
     torch.testing.assert_close(ours.logits(IDS, torch.zeros_like(IDS)), ours.logits(IDS), rtol=1e-5, atol=1e-5)
 
 
-def test_without_transform_layer_the_head_is_the_embedding_alone(tmp_path: Path) -> None:
+def test_without_transform_layer_the_head_is_only_the_embedding(tmp_path: Path) -> None:
     """Graphcore's recipe gives the same outputs in transformers, as far as its classes can hold it."""
     ours, batch = randomised(Bert(GRAPHCORE)), bert_batch(GRAPHCORE)
     ours.save_folder(tmp_path, {})

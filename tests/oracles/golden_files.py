@@ -1,7 +1,7 @@
 """Goldens: numbers and hashes of 100 steps that an original's own code took at twin size.
 
 `goldens/NAME.json` has the loss, the norm of the gradient and the learning rate of every step, the sha256 of every batch and of
-the initial weights, and the commit, the command and the versions that made it; `goldens/NAME.safetensors` has the weights after
+the initial weights, and the commit, the command and the versions that made it. `goldens/NAME.safetensors` has the weights after
 the last step, under the original's names. The initial weights are drawn from `SEED` by `draw_weights`, on both sides.
 """
 
@@ -89,9 +89,9 @@ def write_golden(name: str, golden: Golden) -> None:
 
 
 def draw_weights(shapes: Mapping[str, Sequence[int]]) -> dict[str, npt.NDArray[np.float32]]:
-    """Return initial weights, each drawn from a generator of its own that depends on `SEED` and its name.
+    """Return initial weights, each drawn from its own generator, which depends on `SEED` and its name.
 
-    Biases are not zero and scales are not one, so that a decay which one side alone applies to them shows.
+    Biases are not zero and scales are not one, so that a decay which only one side applies to them shows.
     """
     return {name: _draw(name, tuple(shape)) for name, shape in shapes.items()}
 
@@ -129,7 +129,7 @@ def read_commit_of(folder: Path) -> str:
     """Return the commit of a local copy of an original.
 
     Raises:
-        SystemExit: it is no checkout, or a tracked file differs from its commit.
+        SystemExit: it is not a checkout, or a tracked file differs from its commit.
     """
     git = ["git", "-C", str(folder)]
     if subprocess.run([*git, "diff", "--quiet", "HEAD"], check=False).returncode:

@@ -1,4 +1,4 @@
-"""Graphcore's BERT for TensorFlow 1 beside the recipe `bert_tiny_ipu`, by its formulas, for its program runs on IPUs alone."""
+"""Compare Graphcore's BERT for TensorFlow 1 with `bert_tiny_ipu`, by its formulas: its program runs only on IPUs."""
 
 from collections.abc import Mapping
 from pathlib import Path

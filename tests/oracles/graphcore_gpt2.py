@@ -1,4 +1,4 @@
-"""Graphcore's train_gpt2.py beside its recipes, which differ in size alone.
+"""Compare Graphcore's train_gpt2.py with its recipes, which differ only in size.
 
 The original makes its schedule after PopTorch has read the optimizer, so that its first call has the peak learning rate. The
 recipes do not repeat that: their first call has the schedule's, 0. `GRAPHCORE_GPT2` follows the original by a table of learning

@@ -1,4 +1,4 @@
-"""llama2.c's train.py beside the recipe `stories260k`.
+"""Compare llama2.c's train.py with the recipe `stories260k`.
 
 Its batches are relm's windows of a stream of tokens: llama2.c draws the order of its files and windows by Python's generator.
 """

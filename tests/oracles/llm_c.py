@@ -1,8 +1,8 @@
-"""llm.c's two programs for a CPU, train_gpt2.py and train_gpt2.c, beside the recipe `gpt2_124m_fineweb10b`.
+"""Compare llm.c's two programs for a CPU, train_gpt2.py and train_gpt2.c, with the recipe `gpt2_124m_fineweb10b`.
 
-The recipe's own program, train_gpt2.cu, needs a GPU. train_gpt2.py has the same optimizer, clipping and schedule, and reads its
-shards in order: here each holds one batch, in the order in which llm.c's C code shuffles them. train_gpt2.c has that order
-itself, a constant learning rate, and no clipping or decay: its twin follows it in that.
+The recipe's own program, train_gpt2.cu, needs a GPU. The program train_gpt2.py has the same optimizer, clipping and schedule,
+and reads its shards in order: here each holds one batch, in the order in which llm.c's C code shuffles them. The program
+train_gpt2.c has that order itself, a constant learning rate, and no clipping or decay: its twin follows it in that.
 """
 
 from collections.abc import Mapping

@@ -57,7 +57,7 @@ def wordpieces() -> List[str]:
 
 
 def make_lines(count: int, words: int, seed: int) -> List[str]:
-    """Return texts of so many words, without an end."""
+    """Return `count` texts of `words` words, without an end."""
     draws = np.random.RandomState(seed)
     return [" ".join(WORDS[number % len(WORDS)] for number in draws.zipf(1.3, words)) for _ in range(count)]
 

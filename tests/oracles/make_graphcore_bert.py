@@ -2,7 +2,7 @@
 
     python tests/oracles/make_graphcore_bert.py FOLDER
 
-FOLDER is a clone of github.com/graphcore/examples at v3.0.0. Its program runs on IPUs alone; the formulas are those of
+FOLDER is a clone of github.com/graphcore/examples at v3.0.0. Its program runs only on IPUs; the formulas are those of
 modeling.py (`tensorflow_formula`), of LAMB in ipu_optimizer.py without bias correction, and of the sum of both losses.
 """
 

@@ -1,7 +1,7 @@
 """Make the golden of llama2.c: `python tests/oracles/make_llama2_c.py FOLDER`, a checkout of karpathy/llama2.c.
 
 train.py runs as a script, with the options of doc/stories260K.md at twin size on its command line; nothing in FOLDER is
-changed. It needs the package requests beside relm's own.
+changed. It needs the package requests and those of relm.
 """
 
 import os

@@ -5,7 +5,7 @@ Their own code runs unchanged, without TensorFlow, of which only flags, files an
     PYTHONPATH=tests python tests/oracles/make_squad.py BERT SCRIPT [VOCABULARY]
 
 BERT is a clone of github.com/google-research/bert, SCRIPT is squad/evaluate-v1.1.py of allenai/bi-att-flow, which the README
-of BERT names. VOCABULARY is vocab.txt of bert-base-uncased. It needs six and numpy beside Python.
+of BERT names. VOCABULARY is vocab.txt of bert-base-uncased. It needs Python, six and numpy.
 """
 
 import hashlib
@@ -128,7 +128,7 @@ def main(bert: Path, script: Path, vocabulary: Path = TESTS / "data" / "prose-vo
 
 
 def first_answers(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a file with the first answer to each question alone, which training takes."""
+    """Return a file with only the first answer to each question, which training takes."""
     for article in content["data"]:
         for paragraph in article["paragraphs"]:
             for question in paragraph["qas"]:

@@ -1,4 +1,4 @@
-"""Two programs of modded-nanogpt's optimization track, beside the recipes `modded_nanogpt_muon` and `modded_nanogpt_adamw`.
+"""Compare two programs of modded-nanogpt's optimization track with `modded_nanogpt_muon` and `modded_nanogpt_adamw`.
 
 Both sides have Newton-Schulz steps in float32: in bfloat16 a difference in the last digit of a gradient becomes one of 0.4 %.
 `tests/training/test_muon.py` compares the steps themselves in bfloat16.

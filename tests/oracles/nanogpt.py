@@ -1,4 +1,4 @@
-"""nanoGPT's train.py beside the recipe `shakespeare_char`.
+"""Compare nanoGPT's train.py with the recipe `shakespeare_char`.
 
 Its `get_batch` cuts the windows from train.bin. Their starts are those that the twin's seed draws: nanoGPT draws them by
 torch's global generator, whose state no recipe can repeat.

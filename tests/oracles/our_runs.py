@@ -1,4 +1,4 @@
-"""Runs of relm beside a golden: a shipped recipe at twin size, trained by the real loop from the golden's initial weights."""
+"""Compare relm with a golden: train a shipped recipe at twin size by the real loop from the golden's initial weights."""
 
 import json
 import sys
@@ -62,7 +62,7 @@ class Oracle:
     run: Mapping[str, Any]
     """The section `run` of the twin, which replaces the recipe's: threads, micro-batch and the like."""
     write_examples: Callable[[Path], Path]
-    """Function (empty folder) -> the manifest of the examples that it wrote; `tokenizer.json` lies beside it."""
+    """Function (empty folder) -> the manifest of the examples that it wrote; `tokenizer.json` lies next to it."""
     convert: Callable[[Weights], Mapping[str, npt.NDArray[np.float32]]]
     """Function: weights under the original's names -> under relm's, in relm's layout."""
     arrays: Sequence[str] = ("input_ids", "labels")
@@ -176,7 +176,7 @@ def write_shard(
     vocabulary_size: int,
     **facts: Any,
 ) -> Path:
-    """Write a shard, its sidecar and `tokenizer.json` beside it, and return its path."""
+    """Write a shard, its sidecar and `tokenizer.json` into its folder, and return its path."""
     tokenizer, shard = folder / "tokenizer.json", folder / name
     write_json(tokenizer, {"vocabulary_size": vocabulary_size})
     with shard_writer(shard, vocabulary_size) as writer:

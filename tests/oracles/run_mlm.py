@@ -1,4 +1,4 @@
-"""run_mlm.py of transformers 4.2.2 beside the recipe `bert_large_wikitext103_v3-8_fp32`.
+"""Compare run_mlm.py of transformers 4.2.2 with the recipe `bert_large_wikitext103_v3-8_fp32`.
 
 Sequences, loss, clipping, optimizer and schedule are the original's own. The masks and the order of sequences are relm's, since
 the original draws both by torch's global generator.

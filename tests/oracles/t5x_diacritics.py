@@ -1,4 +1,4 @@
-"""iliemihai/t5x_diacritics' run_distributed_tpus.py beside the recipe `mt5_base_romanian_diacritics_v3-8`.
+"""Compare iliemihai/t5x_diacritics' run_distributed_tpus.py with the recipe `mt5_base_romanian_diacritics_v3-8`.
 
 Texts are longer than a sequence, so that no position is padding: the original scores padding, and masks it in the decoder.
 """

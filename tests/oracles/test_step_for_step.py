@@ -43,7 +43,7 @@ def test_every_row_of_docs_oracles_json_is_an_oracle() -> None:
     assert [row.name for row in read_oracles()] == [oracle.name for oracle in ORACLES]
 
 
-def test_graphcores_first_call_alone_has_another_learning_rate_than_the_recipes() -> None:
+def test_only_graphcores_first_call_has_another_learning_rate_than_the_recipes() -> None:
     """The original's has the peak, because PopTorch read the optimizer before the schedule was made; the recipes' has 0."""
     golden, schedule = read_golden("graphcore_gpt2"), Schedule.model_validate(SCHEDULE)
     recipes = [1.5e-4 * learning_rate_scale(schedule, step, STEPS) for step in range(1, STEPS + 1)]
@@ -75,7 +75,7 @@ RECIPES = [(oracle, name) for oracle in ORACLES for name in oracle.recipes]
 
 
 @pytest.mark.parametrize(("oracle", "name"), RECIPES, ids=lambda value: getattr(value, "name", value))
-def test_twin_size_changes_sizes_alone(oracle: Oracle, name: str) -> None:
+def test_twin_size_changes_only_sizes(oracle: Oracle, name: str) -> None:
     shipped, twin = (recipe.model_dump() for recipe in (Project(CHECKOUT).plan(name).recipe, twin_of(oracle, name)))
     changed = [
         path for path in changed_keys(shipped, twin) if not any(fnmatch.fnmatchcase(path, one) for one in TWIN_MAY_CHANGE)

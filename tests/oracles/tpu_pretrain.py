@@ -1,4 +1,4 @@
-"""allenai/tpu_pretrain's pregenerate_training_data.py and pretrain.py beside the recipe `roberta_base_v3-8_as_published`."""
+"""Compare tpu_pretrain's pregenerate_training_data.py and pretrain.py with `roberta_base_v3-8_as_published`."""
 
 from collections.abc import Mapping
 from pathlib import Path

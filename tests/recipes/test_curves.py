@@ -26,7 +26,7 @@ def test_a_curve_is_read_with_its_statements(tmp_path: Path) -> None:
     assert curve.rate_rounding == 5e-06
 
 
-def test_repetitions_stand_in_columns_of_their_own(tmp_path: Path) -> None:
+def test_repetitions_stand_in_separate_columns(tmp_path: Path) -> None:
     names = [f"loss_{number}" for number in range(1, 12)]
     curve = load_curve(write_curve(tmp_path / "a.tsv", {"loss": [2.0], **{name: [at] for at, name in enumerate(names)}}))
     assert [column[0] for column in curve.repetitions("loss")] == list(range(11))

@@ -29,7 +29,7 @@ def test_a_device_with_an_environment_uses_its_lock() -> None:
     assert {declaration.name for declaration in DEVICES if declaration.lock == f"torch-{declaration.name}.txt"} == locked
 
 
-def test_evaluations_follow_to_a_gpu_alone() -> None:
+def test_evaluations_follow_only_to_a_gpu() -> None:
     assert list_evaluation_devices() == [HOST, "cuda"]
     assert [find_evaluation_device(name) for name in DEVICES.names] == ["cpu", "cuda", "cpu", "cpu", "cpu"]
 

@@ -101,7 +101,7 @@ def test_a_new_mirror_or_licence_keeps_the_documents_and_a_new_hash_does_not() -
     assert plan(dataset={"held_out_one_in": 7}).documents_job.key != plan().documents_job.key
 
 
-def test_a_revision_of_a_format_changes_its_own_documents_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revision_of_a_format_changes_only_its_own_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     def documents_of(format: str) -> DocumentsJob:
         return plan(dataset={"format": format}).documents_job
 
@@ -121,7 +121,7 @@ def folder_plan(folder: Path, work: Path) -> Plan:
     return Plan("test", Recipe.model_validate(RECIPE), Dataset.model_validate(dataset), None, None, work)
 
 
-def test_a_folder_is_known_by_its_content_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_known_only_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_DATA_FOLDERS", str(tmp_path))
     texts = tmp_path / "texts"
     texts.mkdir()

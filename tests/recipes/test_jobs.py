@@ -46,7 +46,7 @@ def test_the_document_of_every_shipped_dataset_says_how_its_files_are_read(check
 
 
 def many_files(count: int, **keys: Any) -> Dataset:
-    """Return a dataset of so many files."""
+    """Return a dataset of `count` files."""
     source = {"url": "https://example.org/x"}
     files = {f"{number}.x": {"sha256": f"{number:064x}", "size": 1, "sources": [source]} for number in range(count)}
     return Dataset.model_validate({"title": "L", "licence": "MIT", "language": "en", "files": files, **keys})
@@ -151,7 +151,7 @@ def test_a_planned_recipe_has_its_jobs_found_without_reading_another(
     assert found.find_job(ExamplesJob, next(iter(plan.examples_keys)), "sample") is plan.examples_jobs["main"]
 
 
-def test_a_job_of_any_recipe_or_twin_is_found_by_its_key_alone(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_any_recipe_or_twin_is_found_by_only_its_key(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)
     for name in ("tiny", "smoke/tiny"):
         plan = Project().plan(name)

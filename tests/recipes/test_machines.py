@@ -58,7 +58,7 @@ def test_a_shipped_peak_is_that_of_the_table_of_accelerators(name: str) -> None:
         assert getattr(machine.peak, precision) == expected, precision
 
 
-def test_a_run_on_another_machine_has_the_same_fingerprint_and_folders_of_its_own() -> None:
+def test_a_run_on_another_machine_has_the_same_fingerprint_and_its_own_folders() -> None:
     here, there = plan("roberta_base_v3-8"), plan("roberta_base_v3-8@h100")
     assert there.fingerprint == here.fingerprint
     assert there.results == Path("results/roberta_base_v3-8@h100")
@@ -231,7 +231,7 @@ def test_a_machine_may_be_one_core_of_a_host(copied: Path) -> None:
     assert (found.machine.device_count, found.machine.host_count) == (1, 1)
 
 
-def test_snakemake_plans_a_run_on_another_machine_beside_the_first(tmp_path: Path) -> None:
+def test_snakemake_plans_a_run_on_another_machine_next_to_the_first(tmp_path: Path) -> None:
     project = shipped_project(tmp_path)
     name = "results/roberta_base_v3-8"
     here, both = project.jobs(name), project.jobs(name, f"{name}@h100")

@@ -38,7 +38,7 @@ def test_a_shipped_recipe_can_be_extended_and_the_comments_are_its_present_value
         path.unlink()
 
 
-def test_a_comment_can_be_taken_away_alone_with_those_above_it(folder: Path) -> None:
+def test_a_comment_can_be_removed_by_itself_or_with_those_above_it(folder: Path) -> None:
     write_new(Project(), "mine", None, None, None)
     path = folder / "recipes" / "mine.yaml"
     path.write_text(

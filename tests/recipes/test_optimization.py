@@ -1,4 +1,4 @@
-"""The optimizer section of a recipe: what is accepted, what is refused, and in which words."""
+"""The optimizer section of a recipe: what is accepted, what is rejected, and the message."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A pipeline that breaks a rule is refused while recipes are read, and the shipped pipelines are those of the originals."""
+"""A pipeline that breaks a rule is rejected while recipes are read, and the shipped pipelines are those of the originals."""
 
 import json
 import resource
@@ -39,7 +39,7 @@ PIPELINED = [*GPT2, *(f"{name}_generated" for name in GPT2), *BERT]
 
 @pytest.fixture(scope="module")
 def originals() -> Mapping[str, Any]:
-    """The originals' runs as data, from the folder beside the checkout."""
+    """The originals' runs as data, from the folder next to the checkout."""
     path = CHECKOUT.parent / "shared" / "ipu_runs.json"
     if not path.is_file():
         pytest.skip(f"{path} does not exist; it has the originals' runs")

@@ -1,4 +1,4 @@
-"""Reading recipes: what is accepted, what is refused, and in which words."""
+"""Reading recipes: what is accepted, what is rejected, and the message."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The runs of a recipe with `seeds` differ in the seed alone, and share all data."""
+"""The runs of a recipe with `seeds` differ only in the seed, and share all data."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_the_number_of_seeds_is_not_part_of_the_fingerprint() -> None:
     assert PROJECT.plan("shakespeare_char_gpu").recipe.seeds == 1
 
 
-def test_an_evaluation_of_a_random_sample_alone_follows_the_seed() -> None:
+def test_only_an_evaluation_of_a_random_sample_follows_the_seed() -> None:
     """The figure of each run is compared with the others', so all other protocols stay the same."""
     plan = PROJECT.plan("shakespeare_char")
     for run in plan.runs[1:]:

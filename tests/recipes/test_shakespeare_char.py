@@ -128,7 +128,7 @@ def test_the_model_has_nanogpts_parameters_and_initial_weights(plan: Plan) -> No
         assert weight.std().item() == pytest.approx(spread, rel=5 / math.sqrt(2 * weight.numel())), name
 
 
-def test_the_optimizer_decays_matrices_and_embeddings_alone(plan: Plan) -> None:
+def test_the_optimizer_decays_only_matrices_and_embeddings(plan: Plan) -> None:
     model = initial_model(configuration(plan.recipe, TokenizerFacts("0" * 64, 65, None)), seed=3, init_from=None)
     optimizer = build_optimizer(model, plan.recipe.pretrain["main"].optimizer)
     numbers = {group["weight_decay"]: sum(weight.numel() for weight in group["params"]) for group in optimizer.param_groups}
@@ -155,7 +155,7 @@ def test_the_gpu_run_differs_in_what_nanogpts_configuration_says(plan: Plan) -> 
 @pytest.mark.full
 @pytest.mark.timeout(3700)
 def test_the_run_itself_gives_about_the_published_loss(shared_data: Path, tmp_path: Path) -> None:
-    """Minutes on two cores; 1.88 is what nanoGPT's README says of its own."""
+    """Minutes on two cores; 1.88 is the loss that nanoGPT's README reports."""
     for name in ("Snakefile", "src", "profiles", "containers", "recipes"):
         (tmp_path / name).symlink_to(CHECKOUT / name)
     environment = {

@@ -1,4 +1,4 @@
-"""Every dataset and model that is shipped: it loads, it is pinned, and the real data beside the checkout is what it says."""
+"""Every shipped dataset and model loads and is pinned, and the real data next to the checkout is what it says."""
 
 import lzma
 from pathlib import Path

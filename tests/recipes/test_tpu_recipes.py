@@ -59,7 +59,7 @@ def test_roberta_takes_as_many_steps_as_the_originals_two_data_files_give() -> N
     assert (phase["masked"]["max_predictions"], phase["masked"]["whole_words"]) == (75, True)
 
 
-def test_roberta_as_published_differs_in_the_data_and_the_mean_of_the_loss_alone() -> None:
+def test_roberta_as_published_differs_only_in_the_data_and_the_mean_of_the_loss() -> None:
     right, published = (PROJECT.plan(f"roberta_base_v3-8{end}").recipe.model_dump() for end in ("", "_as_published"))
     changed = set(changed_keys(right, published)) - {"title", "deviations"}
     assert changed == {
@@ -109,7 +109,7 @@ def test_a_model_is_fine_tuned_on_its_tpu_of_one_host_and_otherwise_evaluated_on
     assert evaluation_device(PROJECT.plan(f"{name}@h100"), test) == "cuda"
 
 
-def test_berts_answers_stand_beside_those_of_its_paper_which_are_of_other_weights() -> None:
+def test_berts_answers_are_shown_with_those_of_its_paper_which_are_of_other_weights() -> None:
     for name in ("bert_large_wikitext103_v3-8_fp32", "bert_large_wikitext103_v3-8_bf16"):
         rows = {row.metric: row for row in PROJECT.plan(name).recipe.expect}
         assert (rows["squad11.exact_match"].value, rows["squad11.f1"].value) == (0.841, 0.909)
@@ -138,7 +138,7 @@ def test_a_dry_run_shows_the_graph_from_the_downloads_to_the_verdict(name: str, 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_a_smoke_twin_runs_from_real_data_to_its_published_model(name: str, tmp_path: Path, shared_data: Path) -> None:
-    """On a CPU, without a network: data and tokenizers come from the folder beside the checkout, by content."""
+    """On a CPU, without a network: data and tokenizers come from the folder next to the checkout, by content."""
     shipped, nowhere = shipped_project(tmp_path, without=FINE_TUNED), "http://127.0.0.1:9"
     done = shipped.snakemake(f"results/smoke/{name}", RELM_MIRROR=str(shared_data), http_proxy=nowhere, https_proxy=nowhere)
     assert done.returncode == 0, done.stdout

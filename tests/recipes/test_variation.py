@@ -29,7 +29,7 @@ def test_a_setting_is_the_same_run_as_an_edit_of_the_file(tiny: Project, project
     assert Project().plan("tiny").fingerprint == varied.fingerprint
 
 
-def test_a_variation_has_folders_of_its_own_and_says_what_differs(tiny: Project) -> None:
+def test_a_variation_has_its_own_folders_and_says_what_differs(tiny: Project) -> None:
     plan = tiny.plan("tiny+seed=2")
     assert plan.results == Path("results/tiny+seed=2")
     assert plan.run_folder.parent == Path("work/runs/tiny+seed=2")

@@ -16,7 +16,7 @@ def compared(start: dict, attested: dict, replayed: dict):
     return update_difference(list(attested), *read)
 
 
-def test_the_farthest_tensor_counts_in_lengths_of_its_own_update() -> None:
+def test_the_farthest_tensor_counts_in_lengths_of_its_update() -> None:
     start = {"a": [0.0, 0.0], "b": [1.0, 1.0]}
     found = compared(start, {"a": [300.0, 400.0], "b": [1.0, 3.0]}, {"a": [300.0, 405.0], "b": [1.0, 3.5]})
     assert (found.distance, found.tensor) == (0.25, "b")
@@ -33,7 +33,7 @@ def test_a_tensor_that_was_not_to_change_lies_infinitely_far_when_it_did() -> No
     assert compared(same, {"a": [1.0], "b": [2.0]}, {"a": [1.1], "b": [2.0]})[:2] == (math.inf, "a")
 
 
-def test_biases_of_keys_whose_gradient_is_rounding_alone_are_left_out() -> None:
+def test_biases_of_keys_whose_gradient_is_only_rounding_are_left_out() -> None:
     names = {"h.0.attn.c_attn.bias": [0.0] * 6, "layer.0.attention.self.key.bias": [0.0, 0.0], "b": [0.0]}
     keys = {"h.0.attn.c_attn.bias": [1.0, 1.0, 5.0, 5.0, 1.0, 1.0], "layer.0.attention.self.key.bias": [5.0, 5.0], "b": [1.0]}
     ones = {name: [1.0] * len(values) for name, values in names.items()}

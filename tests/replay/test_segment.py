@@ -84,7 +84,7 @@ def record_current_sums(folder: Path) -> None:
 
 
 def flipped(path: Path) -> None:
-    """Change the last byte of a published file there alone."""
+    """Change only the last byte of a published file."""
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.unlink()

@@ -81,7 +81,7 @@ def test_interruptions_and_phases_are_marked_at_their_steps() -> None:
     assert "interrupted and resumed once" in text
 
 
-def test_the_loss_stands_beside_levels_validation_and_what_else_was_logged() -> None:
+def test_the_loss_is_drawn_with_levels_validation_and_what_else_was_logged() -> None:
     log = falling(150, gradient_norm=np.ones(150), validation_loss=np.where(np.arange(150) % 50, np.nan, 5.0))
     charts = training_charts(log, {"nats_per_token": 4.25, "bigram_nats_per_token": 5.0, "bits_per_byte": 2.0})
     assert [each.title for each in charts] == ["Loss", "Learning rate", "Gradient norm"]

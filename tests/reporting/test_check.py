@@ -166,7 +166,7 @@ class Reads:
         return sha256_of(path)
 
 
-def test_status_reads_changed_files_alone_and_each_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_reads_only_changed_files_and_each_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Plan:
         results = folder
 

@@ -1,4 +1,4 @@
-"""A run beside its published curve: on the report page, and in `relm status`."""
+"""A run compared with its published curve: on the report page, and in `relm status`."""
 
 import json
 import subprocess

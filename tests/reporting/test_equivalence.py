@@ -1,4 +1,4 @@
-"""The statistics of a verdict beside scipy's own tests, and in repetitions of an experiment whose truth is known."""
+"""The statistics of a verdict compared with scipy's tests, and in repetitions of an experiment whose truth is known."""
 
 import numpy as np
 import pytest

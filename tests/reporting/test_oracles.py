@@ -54,7 +54,7 @@ def test_every_recipe_of_a_comparison_is_shipped() -> None:
 
 
 @pytest.mark.parametrize("recipes", [["tiny"], ["other"]])
-def test_the_report_page_and_the_model_card_have_the_sentence_of_the_runs_recipe_alone(
+def test_the_report_page_and_the_model_card_have_only_the_sentence_of_the_runs_recipe(
     run: FinishedRun, table: Path, recipes: list[str]
 ) -> None:
     table.write_text(json.dumps({"originals": [{**ROW, "recipes": [name.replace("tiny", run.plan.name) for name in recipes]}]}))

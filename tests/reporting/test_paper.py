@@ -1,4 +1,4 @@
-"""The page of a paper: its figures, ours beside them, and what is missing."""
+"""The page of a paper: its figures, ours next to them, and what is missing."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ OTHER = {"metric": "lambada.accuracy", "value": 0.5, "tolerance": 0.1, "basis": 
 
 @pytest.fixture
 def run(tmp_path_factory: pytest.TempPathFactory, in_project: Path) -> Any:
-    """A published run of two seeds with one of its two figures, beside recipes that have not run and that have faults."""
+    """A published run of two seeds with one of its two figures, among recipes that have not run and that have faults."""
     return copy_run(made_run(tmp_path_factory, "paper", make_paper), in_project)
 
 

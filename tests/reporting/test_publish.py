@@ -31,7 +31,7 @@ def content(folder: Path) -> dict[str, str]:
     }
 
 
-def test_files_are_copies_beside_the_list_of_their_hashes_in_place_of_others(files: dict[str, Path], tmp_path: Path) -> None:
+def test_files_are_copies_next_to_the_list_of_their_hashes_in_place_of_others(files: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "results/smoke/tiny"
     for left in (folder / "eval/lambada.json", *(folder.with_name(f".tiny.{name}") / "junk" for name in ("partial", "before"))):
         left.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The report page stands alone, shows the verdict first and every step after, and is the same bytes each time."""
+"""The report page needs no other file, shows the verdict first and every step after, and is the same bytes each time."""
 
 import hashlib
 import json

@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, in_project: Path) -> Any:
     return copy_run(made_run(tmp_path_factory, "three-seeds", lambda: build_run(recipe)), in_project)
 
 
-def test_the_table_has_each_seed_the_mean_and_what_differs_alone(run: Any) -> None:
+def test_the_table_has_each_seed_the_mean_and_only_what_differs(run: Any) -> None:
     table = gather(run.plan, run.verify, run.evaluations, other_seeds=run.other_seeds).seeds
     assert table is not None
     assert (table.seeds, table.fingerprints) == ([5, 6, 7], [each.fingerprint for each in run.plan.runs])
@@ -126,7 +126,7 @@ def test_the_command_refuses_fewer_files_than_seeds(run: Any) -> None:
         list_steps()["verify"].job(arguments(run, evaluations=whole.evaluations[:4]))
 
 
-def test_one_seed_alone_can_be_judged_by_its_fingerprint(run: Any) -> None:
+def test_a_single_seed_can_be_judged_by_its_fingerprint(run: Any) -> None:
     other = run.judged()[1]
     job = list_steps()["verify"].job(
         arguments(run, fingerprint=other.fingerprint, model=[other.model], evaluations=list(other.evaluations.values()))

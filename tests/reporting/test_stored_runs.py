@@ -71,7 +71,7 @@ def test_a_run_of_an_edited_recipe_is_old_and_shows_the_keys_with_both_values(co
     assert text.endswith("1 of them are old: `relm gc` shows what can be removed")
 
 
-def test_a_key_of_the_machine_alone_is_no_difference_of_meaning(copied_run: FinishedRun) -> None:
+def test_a_key_of_only_the_machine_does_not_change_the_meaning(copied_run: FinishedRun) -> None:
     now = resolve(copied_run.plan)
     changed = json.loads(json.dumps(now))
     changed["recipe"]["run"]["threads"] = 7

@@ -211,7 +211,7 @@ def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
     assert "task lambada was not evaluated" in judged["sentence"]
 
 
-def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
+def test_a_speed_is_compared_only_on_the_hardware_it_was_measured_on() -> None:
     speed = expectation(metric="held_out.perplexity", measured_on="v3-8")
     figures = {1: {"held_out": {"figures": {"perplexity": 31.4}}}}
     assert judge_row(speed, figures, ["v3-8"])["difference"] == pytest.approx(0.4)

@@ -156,7 +156,7 @@ def test_both_lines_are_printed_or_one(in_project: Commands, capsys: pytest.Capt
     assert all(line.startswith(("#", "relm ", "docker ")) or not line for line in lines), "a shell may be given all of it"
 
 
-def test_without_an_image_the_docker_line_alone_is_an_error_and_the_plain_one_stays(
+def test_without_an_image_the_docker_line_by_itself_is_an_error_and_the_plain_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

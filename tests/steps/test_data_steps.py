@@ -163,7 +163,7 @@ def test_a_faulty_document_is_refused_in_a_sentence(words: tuple[str, ...], docu
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
-    """A command that extracts a folder of one's own in the current folder."""
+    """A command that extracts a user's folder in the current folder."""
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     for name in "abcd":

@@ -1,4 +1,4 @@
-"""An option that takes several values is refused when it is given twice; names and counts are checked."""
+"""An option that takes several values is rejected when it is given twice; names and counts are checked."""
 
 import argparse
 import os

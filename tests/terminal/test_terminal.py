@@ -83,7 +83,7 @@ def test_a_running_job_shows_its_share_rate_and_remaining_time(tmp_path: Path) -
 
 
 def test_a_bar_reports_into_the_file_of_the_job(tmp_path: Path) -> None:
-    """In a process of its own: what it prints goes into the log from then on."""
+    """Run in a separate process: what it prints goes into the log from then on."""
     log = tmp_path / "logs" / "a.log"
     child = os.fork()
     if child == 0:

@@ -79,7 +79,7 @@ class SharedRun(TinyRun):
     """A tiny run for one process or several."""
 
     own: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Rank -> variables of its environment alone. `folder`: another run folder; `step 4`: the fault in preparing that step."""
+    """Rank -> variables of only its environment. `folder`: another run folder; `step 4`: the fault in preparing that step."""
 
     def __post_init__(self) -> None:
         self.changes = merge(SHARED, self.changes)

@@ -61,7 +61,7 @@ def allocations(events: Any) -> Iterator[tuple[int, int]]:
 
 
 def peak_bytes(model: LanguageModel, batch: dict[str, Tensor], precision: str) -> int:
-    """Return the most that forward and backward pass allocate beside weights and gradients, exactly."""
+    """Return the most that forward and backward pass allocate in addition to weights and gradients, exactly."""
     loss_of(model, batch, precision).backward()  # now there are gradients
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         loss_of(model, batch, precision).backward()

@@ -1,4 +1,4 @@
-"""Bad input is refused before the first step, by name; and a full disk loses no checkpoint."""
+"""Bad input is rejected before the first step, by name; and a full disk loses no checkpoint."""
 
 import shutil
 from collections.abc import Callable

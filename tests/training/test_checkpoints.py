@@ -122,7 +122,7 @@ def test_the_list_attests_each_line_of_the_log_once_and_no_times(folder: Path) -
     assert attested[1]["sha256"] == hashlib.sha256(b'{"loss":2.0,"step":8}\n{"loss":2.0,"step":10}\n').hexdigest()
 
 
-def test_the_hash_of_a_state_leaves_out_its_time_alone(folder: Path) -> None:
+def test_the_hash_of_a_state_leaves_out_only_its_time(folder: Path) -> None:
     state = read_state(save(folder, 5))
     assert state_sha256({**state, "seconds": 7.0}) == state_sha256({**state, "seconds": 8.0}) == state_sha256(state)
     assert state_sha256({**state, "loss": 1.25}) != state_sha256(state)

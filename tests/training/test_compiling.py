@@ -39,7 +39,7 @@ def test_a_new_shape_after_the_warm_up_is_an_error() -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_validation_runs_a_compiled_program_of_its_own_with_the_same_loss(tmp_path: Path, examples: Path) -> None:
+def test_validation_runs_a_separate_compiled_program_with_the_same_loss(tmp_path: Path, examples: Path) -> None:
     held_out = {"validation_interval": 1, "validation_batches": 1}
     changes = {
         "model": {"layers": 1, "hidden_size": 4, "dropout": 0.0},

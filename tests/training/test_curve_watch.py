@@ -131,7 +131,7 @@ def test_a_run_longer_than_its_curve_is_compared_as_far_as_it_goes(curve: Curve)
     assert verdict_of(curve, made_run(101) + later) == WITHIN
 
 
-def test_the_state_follows_from_the_lines_alone(curve: Curve, tmp_path: Path) -> None:
+def test_the_state_follows_only_from_the_lines(curve: Curve, tmp_path: Path) -> None:
     lines = made_run(101, factor=2.0)
     whole = watched(expecting(), curve, lines)
     steps = [int(line["step"]) for line in lines]

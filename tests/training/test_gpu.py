@@ -48,7 +48,7 @@ PLAIN: dict[str, Any] = {"run": {"device": "cuda", "compile": False}}
 
 
 def losses(run: TinyRun) -> list[float]:
-    """Return the losses of the run's steps, after training it in a process of its own."""
+    """Return the losses of the run's steps, after training it in a separate process."""
     code, message = run.attempt(seconds=500)
     assert code == 0, message
     return [line["loss"] for line in run.lines() if "loss" in line]
@@ -129,7 +129,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SWITCHES)
 @pytest.mark.parametrize("on", [PLAIN, ON_GPU], ids=["plain", "compiled"])
-def test_a_switch_changes_rounding_alone(tmp_path: Path, examples: Path, name: str, on: dict[str, Any]) -> None:
+def test_a_switch_changes_only_rounding(tmp_path: Path, examples: Path, name: str, on: dict[str, Any]) -> None:
     changes = merge(SHORT, merge(float32("causal"), on))
     without = TinyRun(tmp_path / "without", examples, changes)
     switched = TinyRun(tmp_path / "switched", examples, merge(changes, SWITCHES[name]))

@@ -70,7 +70,7 @@ def test_groups_have_their_own_rates_and_muon_takes_the_matrices_of_layers() -> 
 
 
 @pytest.mark.parametrize("form", ["pytorch", "transformers"])
-def test_adamw_steps_each_group_as_an_optimizer_for_it_alone(form: str) -> None:
+def test_adamw_steps_each_group_as_a_separate_optimizer(form: str) -> None:
     together, apart = initialised(), initialised()
     optimizers = [build_optimizer(together, settings(form=form, groups=GROUPS))]
     for name, parameter in apart.named_parameters():

@@ -73,7 +73,7 @@ def first_phase(name: str, folder: Path, scaler: LossScaler | None = None) -> tu
     return model, optimizer, save_checkpoint(folder / "checkpoints", state, model.state_dict(), remembered, 1)
 
 
-def begun_anew(model: Bert, name: str) -> tuple[Bert, torch.optim.Optimizer]:
+def begun_again(model: Bert, name: str) -> tuple[Bert, torch.optim.Optimizer]:
     """Return a copy of the model, and a new optimizer, as another process builds them."""
     again = copy.deepcopy(model)
     again.zero_grad()
@@ -87,7 +87,7 @@ def same(one: Bert, other: Bert) -> bool:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_first_update_on_longer_sequences_equals_that_of_the_original_optimizer(name: str, tmp_path: Path) -> None:
     model, optimizer, checkpoint = first_phase(name, tmp_path)
-    kept, fresh = begun_anew(model, name), begun_anew(model, name)
+    kept, fresh = begun_again(model, name), begun_again(model, name)
     restore_kept_optimizer(kept[1], kept[0], read_kept_optimizer(checkpoint, FINGERPRINT))
     for second in ((model, optimizer), kept, fresh):
         update(*second, LONG, 99)
@@ -101,7 +101,7 @@ def test_the_first_update_on_longer_sequences_equals_that_of_the_original_optimi
 
 def test_bias_correction_continues_its_count(tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
-    _, optimizer = kept = begun_anew(model, "adamw")
+    _, optimizer = kept = begun_again(model, "adamw")
     restore_kept_optimizer(optimizer, kept[0], read_kept_optimizer(checkpoint, FINGERPRINT))
     assert {float(state["step"]) for state in optimizer.state.values()} == {UPDATES}
 
@@ -143,7 +143,7 @@ def test_the_optimizer_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_the_state_of_another_kind_of_optimizer_is_refused(tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
     kept = read_kept_optimizer(checkpoint, FINGERPRINT)
-    another, optimizer = begun_anew(model, "adamw of transformers")
+    another, optimizer = begun_again(model, "adamw of transformers")
     with pytest.raises(RelmError, match=r"kept: the phase before has another kind of state: .*optimizer_state: fresh"):
         restore_kept_optimizer(optimizer, another, kept)
 

@@ -39,7 +39,7 @@ def test_another_workflow_can_use_this_one_as_a_module(project: Commands) -> Non
     assert " --set run.threads=2 " in done.stdout
 
 
-def test_the_catalogue_and_the_readme_beside_it_name_what_the_workflow_has() -> None:
+def test_the_catalogue_and_its_readme_name_what_the_workflow_has() -> None:
     usage = read(".snakemake-workflow-catalog.yml")["usage"]
     assert {"mandatory-flags", "software-stack-deployment", "report"} <= set(usage)
     assert usage["software-stack-deployment"]["apptainer"]

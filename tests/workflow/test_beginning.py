@@ -99,7 +99,7 @@ def train_begun(finished: Commands, folder: Path) -> None:
         train(project, "begun")
 
 
-def test_a_folder_of_ones_own_is_where_training_begins(begun: Commands) -> None:
+def test_training_begins_from_a_users_folder(begun: Commands) -> None:
     folder, windows = begun.folder, training_windows(begun)
     theirs = GPT2LMHeadModel.from_pretrained(folder / "mine")
     with torch.no_grad():

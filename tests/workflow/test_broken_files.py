@@ -1,4 +1,4 @@
-"""A file that cannot be read concerns those alone who ask for what it describes."""
+"""A file that cannot be read concerns only those who ask for what it describes."""
 
 import os
 from pathlib import Path
@@ -58,7 +58,7 @@ def broken_project(project: Commands) -> Commands:
 
 
 @pytest.mark.timeout(60)
-def test_other_targets_run_while_broken_files_lie_beside_them(broken_project: Commands) -> None:
+def test_other_targets_run_while_broken_files_lie_next_to_them(broken_project: Commands) -> None:
     assert broken_project.jobs("results/tiny")["publish"] == 1
 
 

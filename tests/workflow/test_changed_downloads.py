@@ -1,4 +1,4 @@
-"""A download that is not the file its recipe names is planned again, and no step reads it, whatever lies beside it."""
+"""A download that is not the file its recipe names is planned again, and no step reads it, whatever lies next to it."""
 
 import json
 import re
@@ -100,7 +100,7 @@ TARGETS = [f"results/{name}" for name in ("first", "reference/first", "reference
 
 
 def name_files(folder: Path, version: str) -> None:
-    """Put files of this version into the mirror and name them in the recipes, and into a folder of one's own."""
+    """Put files of this version into the mirror and name them in the recipes, and into a user's folder."""
     for name in ("model.safetensors", "config.json"):
         (folder / "mine" / name).write_text(f"{version} of mine: {name}")
     for spec, names in NAMED.items():

@@ -22,7 +22,7 @@ SAME = [
 def run_files(folder: Path) -> list[Path]:
     """Return the files of the run, and those of its data but for the download.
 
-    Left out are `generation_config.json`, which no rule declares: it is made again with its model alone; and the logs, without
+    Left out are `generation_config.json`, which no rule declares: it is made again only with its model; and the logs, without
     which no checkpoint is resumed.
     """
     kept = ("generation_config.json", "train.jsonl", "checkpoints.jsonl")

@@ -1,4 +1,4 @@
-"""From a dump, and from a folder of one's own text, to a published folder that others can use."""
+"""From a dump, and from a folder of a user's text, to a published folder that others can use."""
 
 import json
 import re
@@ -109,7 +109,7 @@ def own_text_project(project: Commands) -> Path:
     return texts
 
 
-def test_a_folder_of_ones_own_text_is_a_dataset_and_an_edited_text_trains_beside(project: Commands) -> None:
+def test_a_folder_of_text_is_a_dataset_and_an_edited_text_trains_another_model(project: Commands) -> None:
     texts = own_text_project(project)
     done = project.snakemake("results/mine")
     assert done.returncode == 0, done.stdout

@@ -78,7 +78,7 @@ def run_tuned(finished: Commands, folder: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_figures_before_and_after_stand_beside_each_other(tuned: Commands) -> None:
+def test_figures_before_and_after_are_shown_together(tuned: Commands) -> None:
     folder = tuned.folder / "results" / "tuned"
     assert {path.name for path in (folder / "eval" / "before").iterdir()} == {"held_out.json", "river.json", "passages.json"}
     for task in ("held_out", "river", "passages"):

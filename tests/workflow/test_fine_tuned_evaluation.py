@@ -170,7 +170,7 @@ def test_what_a_fine_tuning_goes_on_from_is_among_the_files_of_a_run(
     assert list_unknown(plan) == []
 
 
-def test_it_runs_again_for_other_files_alone(tuned: Commands) -> None:
+def test_it_runs_again_only_for_other_files(tuned: Commands) -> None:
     assert tuned.jobs("results/tuning") == {}
     for changed in ({"dev": questions(1)}, {"mismatched": 3}):
         write_tests(tuned, **changed)

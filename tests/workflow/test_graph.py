@@ -113,7 +113,7 @@ def write_tpu_recipe(path: Path, **settings: Any) -> None:
     path.write_text(larger.partition("run:")[0] + ON_A_TPU.format(**settings))
 
 
-def test_what_only_the_compiled_programs_follow_from_compiles_anew(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_the_compiled_programs_follow_from_compiles_again(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)
     recipe = project.folder / "recipes" / "on_tpu.yaml"
     before = {"topology": "v3-8", "size": 8, "anew": False}

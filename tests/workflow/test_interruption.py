@@ -109,7 +109,7 @@ def finish(project: Commands) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)], ids=["TERM", "INT"])
-def test_a_signal_to_snakemake_alone_reaches_the_trainer_which_saves(
+def test_a_signal_only_to_snakemake_reaches_the_trainer_which_saves(
     number: signal.Signals, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
 ) -> None:
     with halted_run(slow_project, step=8) as (process, trainer):

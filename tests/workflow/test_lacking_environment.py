@@ -1,4 +1,4 @@
-"""A run on a device that this environment lacks is refused before its data are made, and a dry-run warns."""
+"""A run on a device that this environment lacks is rejected before its data are made, and a dry-run warns."""
 
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def test_a_dry_run_shows_the_plan_and_warns_once(project: Commands, machine: str
     assert "  pretrain main " in done.stdout
 
 
-def test_data_alone_are_made_anywhere(project: Commands) -> None:
+def test_targets_of_only_data_are_made_anywhere(project: Commands) -> None:
     manifest = Project(project.folder).plan("tiny@gpu").manifest("main")
     assert "cannot train" not in project.snakemake(str(manifest), "-n").stdout
 

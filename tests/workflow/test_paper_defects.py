@@ -1,4 +1,4 @@
-"""`snakemake paper_defects` at tiny size, from the real text to the table: one defect of tpu_pretrain beside its control."""
+"""`snakemake paper_defects` at tiny size, from the real text to the table: one defect of tpu_pretrain against its control."""
 
 import re
 import shutil

@@ -176,7 +176,7 @@ def test_records_of_a_version_whose_rules_had_other_parameters_make_no_data_agai
     assert finished_copy.jobs("results/tiny") == NOTHING
 
 
-def test_an_edited_recipe_trains_beside_the_old_model(finished_copy: Commands) -> None:
+def test_an_edited_recipe_trains_next_to_the_old_model(finished_copy: Commands) -> None:
     runs = finished_copy.folder / "work" / "runs" / "tiny"
     (before,) = runs.iterdir()
     old = (before / "main" / "model" / "model.safetensors").read_bytes()

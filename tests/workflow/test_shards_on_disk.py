@@ -87,7 +87,7 @@ def server(tmp_path: Path) -> Iterator[FileServer]:
 
 
 def make_sharded_project(folder: Path, server: FileServer) -> Commands:
-    """Return a project with a dataset of several files, which are on the server alone."""
+    """Return a project with a dataset of several files, which are only on the server."""
     folder.mkdir()
     project = make_project(folder)
     recipes = folder / "recipes"

@@ -67,7 +67,7 @@ def test_a_target_that_config_swallows_is_one_sentence(project: Commands, target
 
 
 @pytest.mark.full
-def test_a_variation_ends_beside_its_recipe_and_the_same_command_has_nothing_left_to_do(project: Commands) -> None:
+def test_a_variation_finishes_apart_from_its_recipe_and_the_same_command_has_nothing_left_to_do(project: Commands) -> None:
     command = ("results/tiny+pretrain.main.steps=20", "--config", "set=run.log_interval=4")
     done = project.snakemake(*command)
     assert done.returncode == 0, done.stdout

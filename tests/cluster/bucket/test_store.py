@@ -411,7 +411,7 @@ def test_what_push_sends_of_every_kind_pull_accepts(pushed: Plan) -> None:
     assert set(list_files(pushed).values()) == set(begun)
 
 
-def test_a_folder_of_ones_own_is_named_and_not_pushed(plan: Plan, memory: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_users_folder_is_named_and_not_pushed(plan: Plan, memory: Any, caplog: pytest.LogCaptureFixture) -> None:
     text = "title: T\nlicence: L\nlanguage: en\nformat: text_files\nfolder: texts\n"
     Path("recipes/data/mine.yaml").write_text(text)
     Path("recipes/mine.yaml").write_text("extends: tiny\ndata: {dataset: mine}\n")

@@ -1,8 +1,8 @@
 """A stand-in for `poptorch.poptorch_core`, the compiled half of PopTorch 3.4, under its real Python front-end. For Python 3.8.
 
-While the front-end compiles, tensors on "ipu:0" have shapes and types alone, and each operation on them is recorded. An
-executable replays the records on the CPU in float32, for each update, micro-batch and replica in turn, and has weights and an
-optimizer of its own, whose values change only where the front-end copies them. The body of a loop is recorded once, and is
+While the front-end compiles, tensors on "ipu:0" have only shapes and types, and each operation on them is recorded. An
+executable replays the records on the CPU in float32, for each update, micro-batch and replica in turn, and has its own weights
+and optimizer, whose values change only where the front-end copies them. The body of a loop is recorded once, and is
 replayed as often as the loop counts. It checks of the plan what PopTorch's compiler checks: a table of blocks, at least as many
 micro-batches as pipeline stages, and that loops are for inference.
 """
@@ -185,7 +185,7 @@ class Graph(TorchDispatchMode):
         return results
 
     def _move(self, tensor: Tensor, kwargs: dict[str, Any]) -> Any:
-        """Return a copy to or from the IPU; None for a change of type alone."""
+        """Return a copy to or from the IPU; None for only a change of type."""
         device = kwargs.get("device")
         kind = None if device is None else torch.device(device).type
         if kind == "ipu" and not isinstance(tensor, IpuTensor):

@@ -61,7 +61,7 @@ def test_the_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_script_that_starts_no_python_is_not_the_python_of_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """pyenv puts such a script into PATH for each version, and it works for those that are enabled alone."""
+    """pyenv puts such a script into PATH for each version, and it works only for those that are enabled."""
     inert = interpreter(tmp_path, 'echo "pyenv: python3.8: command not found" >&2; exit 127')
     monkeypatch.setattr("relm.devices.ipu.worker_process._OF_SDK", (str(inert), sys.executable))
     assert find_interpreter("poptorch", {}) == sys.executable
@@ -110,7 +110,7 @@ def test_another_version_of_the_sdk_is_named(
 
 
 def test_relms_own_packages_are_not_put_before_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the image relm is installed beside a torch for another Python."""
+    """In the image relm is installed next to a torch for another Python."""
     import shutil
 
     import relm

@@ -1,4 +1,4 @@
-"""The order of llm.c's sequences equals that of its own C loader, and a run can begin at any step of it."""
+"""The order of llm.c's sequences equals that of its C loader, and a run can begin at any step of it."""
 
 import hashlib
 import json
@@ -88,7 +88,7 @@ def test_a_shard_shorter_than_a_sample_is_refused(tmp_path: Path) -> None:
         small_examples(tmp_path, batch=32)
 
 
-def test_ranks_and_batch_go_with_llm_c_alone() -> None:
+def test_ranks_and_batch_go_only_with_llm_c() -> None:
     with pytest.raises(ValidationError, match="llm_c needs ranks and batch"):
         AsPublished(builder="llm_c", ranks=8)
     with pytest.raises(ValidationError, match="batch: read with builder: llm_c or modded_nanogpt only, found 8"):

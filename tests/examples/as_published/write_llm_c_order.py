@@ -3,7 +3,7 @@
     python tests/examples/as_published/write_llm_c_order.py LLM_C_REPOSITORY [--commit COMMIT]
 
 LLM_C_REPOSITORY is a clone of github.com/karpathy/llm.c. Its headers are compiled with gcc in a temporary folder; the shards
-there are sparse files with a header, because the loader's order depends on their lengths alone.
+there are sparse files with a header, because the loader's order depends only on their lengths.
 """
 
 import argparse

@@ -76,7 +76,7 @@ def test_a_run_on_ipus_is_refused_with_the_command_that_compiles_it(
     assert "PopTorch compiles: run `relm rehearse bert_tiny_ipu --compile-only`" in capsys.readouterr().err
 
 
-def test_a_recipe_with_the_device_alone_is_refused() -> None:
+def test_a_recipe_with_only_the_device_is_rejected() -> None:
     recipe = PLAN.recipe.model_copy(update={"run": Run(device="tpu")})
     plan = dataclasses.replace(PLAN, recipe=recipe, machine=None)
     with pytest.raises(

@@ -95,7 +95,7 @@ def test_a_killed_run_resumes_as_on_a_tpu_to_the_figures_of_a_cpu(
     assert all(process["executions"] > process["steps"] for process in processes), "SPMD programs are no longer counted"
 
 
-def test_one_core_alone_is_half_a_chip(runs: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_a_single_core_is_half_a_chip(runs: Callable[..., XlaRun], tmp_path: Path) -> None:
     plain = runs("one core", "causal", changes=HELD_OUT, one_tpu=True)
     pci = pci_bus(tmp_path, *["v3"] * 4)
     run = AsTpu(plain.folder, plain.examples, plain.changes, objective="causal", one_tpu=True, pci=pci).trained()

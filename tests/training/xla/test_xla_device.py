@@ -114,7 +114,7 @@ def test_a_tpu_takes_masked_positions_without_a_gather_and_to_the_same_numbers(
         torch.testing.assert_close(tpu, cpu)
 
 
-def test_reading_the_state_on_rank_0_alone_compiles_no_program(device: XlaDevice) -> None:
+def test_reading_the_state_only_on_rank_0_compiles_no_program(device: XlaDevice) -> None:
     """A program over all devices would wait for the other hosts, which read nothing; the state is replicated."""
     model = device.place(nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=device.make_scalar(0.1), momentum=0.9)

@@ -150,7 +150,7 @@ def test_a_second_phase_trains_as_on_a_cpu_and_compiles_once(state: str, program
         assert np.abs(kept.columns("loss") / there.columns("loss") - 1).max() > 1e-4, "the optimizer was kept"
 
 
-def test_one_device_alone_takes_the_steps_of_eight(runs: Runs) -> None:
+def test_a_single_device_takes_the_steps_of_eight(runs: Runs) -> None:
     eight = runs("8 devices", "causal", devices=8, changes=HELD_OUT).trained()
     alone = runs("one of 8 devices", "causal", devices=8, one_tpu=True, changes=HELD_OUT).trained()
     assert_same_figures(alone, eight)

@@ -99,7 +99,7 @@ class XlaRun(TinyRun):
         return np.array([[line[name] for name in names] for line in self.lines() if set(names) <= set(line)])
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the trained weights without biases: a key's gradient is rounding alone, which Adam turns into full steps."""
+        """Return the trained weights without biases: a key's gradient is only rounding, which Adam turns into full steps."""
         tensors = load_file(self.model_folder / "model.safetensors")
         return {name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}
 

@@ -1,7 +1,7 @@
 """The TPU compiler's figures of steps of `transformers`' BERT large, known from compiling them by hand.
 
 With 8 sequences of 512 tokens a core and everything in float32: 13.3 GB of a v3 core and 8.90e12 FLOPs. With 16, autocast to
-bfloat16 with float32 weights, and every position through the vocabulary: refused, 17.49 GiB of 15.48.
+bfloat16 with float32 weights, and every position through the vocabulary: rejected, 17.49 GiB of 15.48.
 """
 
 from pathlib import Path

@@ -45,7 +45,7 @@ sys.exit(tpu_compiler.main(Path(sys.argv[1])))
 
 
 def temporaries(folder: Path, devices: int, drawn_for_all: bool = False) -> int:
-    """Bytes of a core of a v3-8 beside arguments and results; a program of one device runs on each of the 8 by itself."""
+    """Return bytes of a v3-8 core, without arguments and results; a program of one device runs on each of the 8 by itself."""
     folder.mkdir()
     program = traced(folder, devices)
     paths = {name: str(folder / name) for name in ("answer", "text", "source_text")}

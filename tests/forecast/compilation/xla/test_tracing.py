@@ -40,6 +40,6 @@ def test_a_program_is_the_same_in_another_process_and_after_other_recipes(tmp_pa
         assert again[other, name].program.sha256 != small(name).program.sha256
 
 
-def test_validation_is_a_program_of_its_own_that_overwrites_nothing() -> None:
+def test_validation_is_a_separate_program_that_overwrites_nothing() -> None:
     assert small("held_out").program.donated == ()
     assert small("held_out").program.arguments < small("step").program.arguments

@@ -1,4 +1,4 @@
-"""Small recipes' programs, each traced in a process of its own: a process has one count of devices."""
+"""Small recipes' programs, each traced in a separate process: a process has one count of devices."""
 
 import atexit
 import functools
