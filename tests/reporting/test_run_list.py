@@ -29,7 +29,9 @@ def copy_recipes(folder: Path, *runs: str) -> None:
 def test_the_table_has_each_run_by_paper_in_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
     table = describe_runs(Project(CHECKOUT))
-    assert re.search(r"^shakespeare_char +cpu +804 k +(?:\d+ min|\d+\.\d h)  done ", table, re.MULTILINE), "as the published run has it"
+    assert re.search(r"^shakespeare_char +cpu +804 k +(?:\d+ min|\d+\.\d h)  done ", table, re.MULTILINE), (
+        "as the published run has it"
+    )
     assert max(map(len, table.splitlines())) <= WIDTH == 100
     names = re.findall(r"^(\w\S*)  +(?:\w[\w-]*)  +[\d.]+ [kMB]  ", table, re.MULTILINE)
     assert sorted(names) == Project(CHECKOUT).names()
